@@ -628,6 +628,12 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
         {"inference": "ctr", "as": "pctr", "timeout": "1s"},
     ),
     _pipeline(
+        "features-name",
+        "pipeline.features",
+        "must be a DNS label (lower-case letters, digits and dashes, at most 63), or <namespace>/<name>",
+        pipeline={"features": "ads/user/features"},
+    ),
+    _pipeline(
         "both",
         "pipeline.models[0]",
         "give exactly one of inference, access",

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import model_access_body
 from builders.pipeline import a_tensor
 from builders.waiting import wait_until
-from fixtures.control_plane import Kubectl
+from fixtures.control_plane import Kubectl, a_namespace
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 
@@ -115,3 +116,32 @@ def test_pipelines_come_and_go_with_their_routes_and_what_does_not_fit_is_named(
 
     scene.apply(model_access_body("scene", routes=[{"name": "all", "targets": [{"inference": "ctr"}]}]))
     scene.has(deployments=0)
+
+
+def test_features_of_another_namespace_are_called_while_it_shares_them(scene: Scene) -> None:
+    with a_namespace(scene.kubectl, "sharing-features") as owner:
+
+        def annotate(change: str) -> None:
+            scene.kubectl("annotate", "featurecompute", "user-features", "-n", owner, "--overwrite", change)
+
+        features = feature_compute_body("user-features", replicas=0)
+        scene.kubectl.apply({**features, "metadata": {"name": "user-features"}}, namespace=owner)
+        scene.apply(inference_body("ctr"))
+        tensors = {"inputs": [a_tensor("age", "INT64")], "outputs": [a_tensor("score")]}
+        patch = json.dumps({"status": {"model": {"name": "ctr", **tensors}}})
+        options = ("--subresource=status", "--type=merge", "-p", patch)
+        scene.kubectl("patch", "inference", "ctr", "-n", scene.namespace, *options)
+        pipeline = {"models": [{"inference": "ctr", "as": "p"}], "features": f"{owner}/user-features"}
+        scene.apply(model_access_body("scene", routes=[{"name": "home", "pipeline": pipeline}]))
+        message = scene.says(Reason.TARGET_NOT_FOUND)
+        assert f"FeatureCompute {owner}/user-features does not exist, or does not share with" in message
+        assert f"ModelAccess {scene.namespace}/scene" in message
+
+        annotate(f"tidegate.io/shared-with=shop,{scene.namespace}")
+        scene.has(deployments=1)
+        scene.says(Reason.UNSCHEDULABLE)
+
+        annotate("tidegate.io/shared-with=shop")
+        scene.has(deployments=0)
+        scene.says(Reason.TARGET_NOT_FOUND)
+        scene.kubectl("delete", "featurecompute", "user-features", "-n", owner, "--wait=false")

@@ -139,6 +139,18 @@ ObjectName = Annotated[
     ),
 ]
 
+SharedName = Annotated[
+    str,
+    Field(min_length=1, max_length=127),
+    ValidationRules(
+        must_match(
+            f"({DNS_LABEL}/)?{DNS_LABEL}",
+            "must be a DNS label (lower-case letters, digits and dashes, at most 63), or <namespace>/<name>",
+        )
+    ),
+]
+"""Name of an object in the same namespace, or of one in another namespace that shares it."""
+
 Identifier = Annotated[
     str,
     Field(min_length=1, max_length=63),

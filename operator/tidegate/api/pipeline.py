@@ -6,7 +6,14 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from tidegate.api.fields import DurationText, Identifier, ObjectName, Resources, duration_between
+from tidegate.api.fields import (
+    DurationText,
+    Identifier,
+    ObjectName,
+    Resources,
+    SharedName,
+    duration_between,
+)
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel
 from tidegate.api.schema import ListMap, ValidationRule, ValidationRules, must_match, must_not_match
@@ -119,10 +126,11 @@ class PipelineSpec(ApiModel):
         ),
     ] = None
     features: Annotated[
-        ObjectName | None,
+        SharedName | None,
         Field(
             description="Name of a FeatureCompute in the same namespace, called before the models: clients then send its keys, "
-            "and model inputs with the name of a feature get that feature. Absent: clients send all inputs."
+            "and model inputs with the name of a feature get that feature. Or <namespace>/<name> of one in another namespace whose "
+            "annotation tidegate.io/shared-with lists this namespace. Absent: clients send all inputs."
         ),
     ] = None
     models: Annotated[

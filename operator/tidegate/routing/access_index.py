@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.api.shared_names import resolve_shared_name
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
@@ -107,7 +108,7 @@ def _collect_references(access: ModelAccess) -> _IndexedReferences:
     return _IndexedReferences(
         inferences=frozenset(ObjectKey(namespace, name) for name in access.spec.inference_names),
         features=frozenset(
-            ObjectKey(namespace, pipeline.features) for pipeline in pipelines if pipeline.features
+            resolve_shared_name(pipeline.features, namespace) for pipeline in pipelines if pipeline.features
         ),
         accesses=frozenset(
             ObjectKey(namespace, name) for pipeline in pipelines for name in pipeline.access_names

@@ -1,4 +1,4 @@
-"""Find the objects that the pipelines of a ModelAccess call, in whatever has the objects of its namespace."""
+"""Find the objects that the pipelines of a ModelAccess call, in whatever has the objects."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.api.shared_names import is_shared_with, resolve_shared_name
 from tidegate.planning.access.backends import takes_traffic
 from tidegate.planning.access.pipeline_plan import Callees
 
@@ -26,7 +27,7 @@ class CalleeLookup:
 def find_callees(access: ModelAccess, lookup: CalleeLookup) -> Callees:
     """Return the objects that the pipelines of `access` name, and the targets of the ModelAccesses among them.
 
-    Objects that do not exist or are being deleted are left out.
+    Objects that do not exist, are being deleted or are not shared with its namespace are left out.
     """
     namespace = access.key.namespace
     pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
@@ -36,7 +37,7 @@ def find_callees(access: ModelAccess, lookup: CalleeLookup) -> Callees:
     def find_serving(
         get: Callable[[ObjectKey], ResourceT | None], names: Iterable[str]
     ) -> dict[str, ResourceT]:
-        objects = ((name, get(ObjectKey(namespace, name))) for name in names)
+        objects = ((name, get(resolve_shared_name(name, namespace))) for name in names)
         return {name: item for name, item in objects if item is not None and takes_traffic(item)}
 
     accesses = find_serving(
@@ -44,10 +45,13 @@ def find_callees(access: ModelAccess, lookup: CalleeLookup) -> Callees:
     )
     inferences = {name for pipeline in pipelines for name in pipeline.inference_names}
     inferences |= {name for callee in accesses.values() for name in callee.spec.inference_names}
+    features = find_serving(
+        lookup.get_features, {pipeline.features for pipeline in pipelines if pipeline.features}
+    )
+    withheld = frozenset(name for name, item in features.items() if not is_shared_with(item, namespace))
     return Callees(
         inferences=find_serving(lookup.get_inference, inferences),
-        features=find_serving(
-            lookup.get_features, {pipeline.features for pipeline in pipelines if pipeline.features}
-        ),
+        features={name: item for name, item in features.items() if name not in withheld},
         accesses=accesses,
+        withheld=withheld,
     )

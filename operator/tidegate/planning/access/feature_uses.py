@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess, Route
+from tidegate.api.shared_names import resolve_shared_name
 from tidegate.planning.access.callees import CalleeLookup, find_callees
 from tidegate.planning.access.pipeline_plan import compile_pipeline
 from tidegate.planning.inference.serving_status import PlanRefusal
@@ -51,7 +52,7 @@ def _find_uses(access: ModelAccess, lookup: CalleeLookup) -> Iterator[PipelineUs
         pipeline = route.pipeline
         if pipeline is None or pipeline.features is None:
             continue
-        features = ObjectKey(access.key.namespace, pipeline.features)
+        features = resolve_shared_name(pipeline.features, access.key.namespace)
         compiled = compile_pipeline(access, route, pipeline, callees, _NO_GATEWAY)
         if isinstance(compiled, PlanRefusal):
             yield PipelineUse(access.key, route.name, features, problem=compiled.message)

@@ -11,6 +11,7 @@ from tidegate.api.inference import Inference, TensorMetadata
 from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.pipeline import PipelineModel, PipelineSpec
 from tidegate.api.reasons import Reason
+from tidegate.api.shared_names import SHARED_WITH_ANNOTATION, resolve_shared_name
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.inference.serving_status import PlanRefusal
@@ -34,11 +35,13 @@ _MAX_ROWS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Callees:
-    """Objects that the pipelines of one ModelAccess may call, by name; those being deleted are absent."""
+    """Objects that the pipelines of one ModelAccess may call, by the name in its spec; those being deleted are absent."""
 
     inferences: Mapping[str, Inference] = field(default_factory=dict[str, Inference])
     features: Mapping[str, FeatureCompute] = field(default_factory=dict[str, FeatureCompute])
     accesses: Mapping[str, ModelAccess] = field(default_factory=dict[str, ModelAccess])
+    withheld: frozenset[str] = frozenset()
+    """FeatureComputes of other namespaces that do not share with this one."""
 
 
 class _RefusedError(Exception):
@@ -266,7 +269,7 @@ def _compile_features(
         return None
     features = callees.features.get(pipeline.features)
     if features is None:
-        message = f"FeatureCompute {pipeline.features} does not exist in namespace {access.key.namespace}"
+        message = _describe_absence(access, pipeline.features)
         raise _RefusedError(Reason.TARGET_NOT_FOUND, message, stalled=False)
     try:
         plan = compile_plan(features)
@@ -292,6 +295,17 @@ def _compile_features(
         inputs=plan.inputs,
         outputs=used,
         timeout_us=longest_us,
+    )
+
+
+def _describe_absence(access: ModelAccess, name: str) -> str:
+    """Return why a FeatureCompute cannot be called; of another namespace, the message does not show whether it exists."""
+    namespace = access.key.namespace
+    if resolve_shared_name(name, namespace).namespace == namespace:
+        return f"FeatureCompute {name} does not exist in namespace {namespace}"
+    return (
+        f"FeatureCompute {name} does not exist, or does not share with ModelAccess {access.key}: its owner can add {namespace} to "
+        f"its annotation {SHARED_WITH_ANNOTATION}"
     )
 
 

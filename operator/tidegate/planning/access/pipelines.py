@@ -90,7 +90,8 @@ def plan_pipelines(
 ) -> PipelinesPlan:
     """Return the children of every pipeline of `access`; delete those of removed routes.
 
-    A pipeline that cannot be compiled, because a model is missing or does not fit, keeps what runs.
+    A pipeline that cannot be compiled, because a model is missing or does not fit, keeps what runs, unless its features are
+    not shared with its namespace any more.
     """
     plans = [
         _plan_pipeline(access, route, route.pipeline, observed, settings)
@@ -103,7 +104,7 @@ def plan_pipelines(
         apply=tuple(manifest for plan in plans for manifest in plan.apply),
         delete=(
             *(deletion for plan in plans for deletion in plan.delete),
-            *_delete_orphans(access, observed.children),
+            *_delete_orphans(access, observed),
         ),
         verdict=next((problem for problem in problems if problem.stalled), problems[0] if problems else None),
         exit_verdict=next((plan.exit_verdict for plan in plans if plan.exit_verdict is not None), None),
@@ -198,14 +199,15 @@ def _prefix_route(route: Route, verdict: Verdict) -> Verdict:
     )
 
 
-def _delete_orphans(
-    access: ModelAccess, children: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> tuple[ObjectDeletion, ...]:
-    """Return deletions of the children of removed routes; their pods finish the requests in flight."""
+def _delete_orphans(access: ModelAccess, observed: PipelinesObserved) -> tuple[ObjectDeletion, ...]:
+    """Return deletions of the children of removed routes, and of those whose features are withheld.
+
+    Their pods finish the requests in flight.
+    """
     desired = {
         to_label_value(make_pipeline_name(access, route.name))
         for route in access.spec.routes
-        if route.pipeline is not None
+        if route.pipeline is not None and route.pipeline.features not in observed.callees.withheld
     }
     return tuple(
         ObjectDeletion(
@@ -213,7 +215,7 @@ def _delete_orphans(
             ObjectKey(body["metadata"]["namespace"], body["metadata"]["name"]),
             body["metadata"]["uid"],
         )
-        for kind, bodies in children.items()
+        for kind, bodies in observed.children.items()
         for body in bodies
         if (body["metadata"].get("labels") or {}).get(PIPELINE_LABEL) not in desired
         and any(
