@@ -73,6 +73,11 @@ def pod_series(metric: str, matchers: str = "") -> str:
     return f'{metric}{{namespace=~"$namespace", pod=~"inf-($inference)-.+"{rest}}}'
 
 
+def shard_series(metric: str) -> str:
+    """Return a series of the pods of the selected Inferences' batches, and of all backfills in the selected namespaces."""
+    return f'{metric}{{namespace=~"$namespace", pod=~"inf-($inference)-.+|fcb-.+"}}'
+
+
 def features_pod_series(metric: str) -> str:
     """Return a series of the pods of all FeatureComputes in the selected namespaces."""
     return f'{metric}{{namespace=~"$namespace", pod=~"fc-.+"}}'

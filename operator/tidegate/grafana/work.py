@@ -13,6 +13,7 @@ from tidegate.grafana.promql import (
     features_pod_series,
     or_zero,
     pod_series,
+    shard_series,
 )
 from tidegate.telemetry.scope import INFERENCE_PODS
 
@@ -198,24 +199,25 @@ WORK: Final = Dashboard(
             ),
         ),
         PanelRow(
-            "Batches",
+            "Batches and backfills",
             (
                 Panel(
                     title="Rows left",
                     description="Of the shards that pods work on, without pending shards.",
                     queries=(
                         PanelQuery(
-                            f"sum by (namespace, pod) ({pod_series('tidegate_batch_rows_left')})", _POD_LEGEND
+                            f"sum by (namespace, pod) ({shard_series('tidegate_batch_rows_left')})",
+                            _POD_LEGEND,
                         ),
                     ),
                     stacked=True,
                 ),
                 Panel(
                     title="Rows processed",
-                    description="Rows per second that were scored and written.",
+                    description="Rows per second that were scored, or got their features, and were written.",
                     queries=(
                         PanelQuery(
-                            f"sum by (namespace, pod) ({counter_rate(pod_series('tidegate_batch_rows_total'))})",
+                            f"sum by (namespace, pod) ({counter_rate(shard_series('tidegate_batch_rows_total'))})",
                             _POD_LEGEND,
                         ),
                     ),
@@ -224,14 +226,14 @@ WORK: Final = Dashboard(
                 ),
                 Panel(
                     title="Rejected rows and retries",
-                    description="Rows that the model rejects, and retries after a failure of the store or the server.",
+                    description="Rows that the model rejects or that have a null, and retries after a failure of the store or the server.",
                     queries=(
                         PanelQuery(
-                            f"sum by (namespace, pod) ({counter_rate(pod_series('tidegate_batch_rows_refused_total'))})",
+                            f"sum by (namespace, pod) ({counter_rate(shard_series('tidegate_batch_rows_refused_total'))})",
                             f"{_POD_LEGEND} rejected",
                         ),
                         PanelQuery(
-                            f"sum by (namespace, pod) ({counter_rate(pod_series('tidegate_batch_retries_total'))})",
+                            f"sum by (namespace, pod) ({counter_rate(shard_series('tidegate_batch_retries_total'))})",
                             f"{_POD_LEGEND} retries",
                         ),
                     ),
@@ -242,7 +244,7 @@ WORK: Final = Dashboard(
                     description="By pod, including rows that an earlier pod wrote.",
                     queries=(
                         PanelQuery(
-                            f"1 - {pod_series('tidegate_batch_rows_left')} / ({pod_series('tidegate_batch_shard_rows')} > 0)",
+                            f"1 - {shard_series('tidegate_batch_rows_left')} / ({shard_series('tidegate_batch_shard_rows')} > 0)",
                             _POD_LEGEND,
                         ),
                     ),
