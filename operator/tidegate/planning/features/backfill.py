@@ -1,7 +1,7 @@
 """Plan the backfill of a FeatureCompute: one Job per run, which continues where an earlier one stopped, and its progress."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -93,34 +93,32 @@ def plan_backfill(
     if problem is not None:
         # Pods that run stay: they compute what the spec asked for before.
         verdict = Verdict(False, Reason.PLAN_INVALID, problem, stalled=True)
-        return _finish_plan(features, features.status.backfill, verdict)
+        return _report_verdict(features, features.status.backfill, verdict)
     shards = ShardFeatures(rows.make_order(plan), features.spec.resources.memory)
     objects = build_backfill_objects(features, backfill, shards, settings)
     job: Any = objects[-1]
     run = _find_run(features, backfill, plan, children.jobs, job["metadata"]["name"])
-    verdict = _judge_run(
-        run, features, backfill, children, read_template_hash(job["spec"]["template"]), refusal
-    )
     progress = run.make_progress(_find_end(run))
     if run.complete:
-        return _finish_plan(features, progress, verdict)
-    return _finish_plan(
-        features,
-        progress,
-        verdict,
+        return _report_verdict(features, progress, _judge_complete(run))
+    pods = judge_pods(
+        children.pods,
+        backfill.parallelism,
+        read_template_hash(job["spec"]["template"]),
+        make_backfill_selector(features),
+        children.freest_nodes,
+    )
+    verdict = refusal.to_verdict() if refusal is not None else _judge_run(run, children.pods, pods)
+    return replace(
+        _report_verdict(features, progress, verdict),
         apply=objects if run.can_start else objects[:-1],
         delete=_delete_old(run.other_jobs, children, job["metadata"]["labels"][SOURCE_LABEL]),
         requeue_after=_REFUSED_REQUEUE if refusal is not None else None,
     )
 
 
-def _finish_plan(
-    features: FeatureCompute,
-    progress: BatchProgress | None,
-    verdict: Verdict,
-    apply: tuple[Manifest, ...] = (),
-    delete: tuple[ObjectDeletion, ...] = (),
-    requeue_after: timedelta | None = None,
+def _report_verdict(
+    features: FeatureCompute, progress: BatchProgress | None, verdict: Verdict
 ) -> BackfillPlan:
     """Return the plan with the condition of a verdict, and an Event if that is another one than before."""
     previous = _find_backfilled(features.status.conditions)
@@ -132,12 +130,9 @@ def _finish_plan(
     kind = EventType.NORMAL if verdict.holds else EventType.WARNING
     is_event = verdict.reason in _EVENT_REASONS and not is_known
     return BackfillPlan(
-        apply=apply,
-        delete=delete,
         progress=progress,
         condition=make_condition(ConditionType.BACKFILLED, verdict, features.metadata.generation),
         events=(Event(kind, verdict.reason.value, verdict.message),) if is_event else (),
-        requeue_after=requeue_after,
     )
 
 
@@ -187,33 +182,23 @@ def _find_end(run: ShardedRun) -> datetime | None:
     return run.job.ended_at if run.job is not None and run.job.failure_reason else None
 
 
-def _judge_run(
-    run: ShardedRun,
-    features: FeatureCompute,
-    backfill: BackfillSpec,
-    children: BackfillChildren,
-    template: str,
-    refusal: PlanRefusal | None,
-) -> Verdict:
-    """Return the verdict of Backfilled: complete, refused, failed, paused, pods cannot run, or in progress."""
+def _judge_complete(run: ShardedRun) -> Verdict:
+    message = f"all {run.shards} shards of run {run.name} are done; the rows with their features are in {run.folder}"
+    return Verdict(True, Reason.BACKFILL_COMPLETE, message)
+
+
+def _judge_run(run: ShardedRun, pods: Sequence[PodView], availability: Verdict) -> Verdict:
+    """Return the verdict of a run that is not complete: failed, paused, pods cannot run, or in progress."""
     so_far = run.describe_progress()
-    if run.complete:
-        message = f"all {run.shards} shards of run {run.name} are done; the rows with their features are in {run.folder}"
-        return Verdict(True, Reason.BACKFILL_COMPLETE, message)
-    if refusal is not None:
-        return refusal.to_verdict()
-    failed = run.judge_failure(children.pods, BACKFILL_PATH)
+    failed = run.judge_failure(pods, BACKFILL_PATH)
     if failed is not None:
         return failed
-    if backfill.parallelism == 0:
+    if availability.reason is Reason.SCALED_TO_ZERO:
         message = f"{BACKFILL_PATH}.parallelism is 0; {so_far}, and the rest waits"
         return Verdict(False, Reason.SCALED_TO_ZERO, message)
-    pods = judge_pods(
-        children.pods, backfill.parallelism, template, make_backfill_selector(features), children.freest_nodes
-    )
-    if pods.reason in POD_FAILURE_REASONS:
-        return pods
-    cause = run.describe_failures(children.pods)
+    if availability.reason in POD_FAILURE_REASONS:
+        return availability
+    cause = run.describe_failures(pods)
     return Verdict(False, Reason.BACKFILLING, f"{so_far}; {cause}" if cause else so_far)
 
 
