@@ -1,4 +1,4 @@
-"""What-if input of `tidegate plan`: the same pool with other demand, bounds or capacity."""
+"""What-if input: the same pool with other demand, bounds or capacity, now (`tidegate plan`) or over a day (`tidegate simulate`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from tidegate.api.inference import Tier
+from tidegate.api.fields import DurationText, ObjectName, duration_between
+from tidegate.api.inference import NodeLossMode, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.api.schema import ValidationRule
 
@@ -61,8 +62,8 @@ class TierChange(ApiModel):
     ] = None
 
 
-class WhatIf(ApiModel):
-    """Assumed changes; without any, the allocator's present inputs."""
+class PoolChanges(ApiModel):
+    """Assumed changes of a pool and its Inferences."""
 
     slices: Annotated[
         int | None, Field(ge=0, le=_MAX_NUMBER, description="Number of healthy slices of the pool.")
@@ -70,6 +71,51 @@ class WhatIf(ApiModel):
     factor: Annotated[float, Field(ge=0, le=_MAX_NUMBER, description="Factor for all present demand.")] = 1.0
     inferences: Annotated[tuple[InferenceChange, ...], Field(max_length=1_000)] = ()
     tiers: Annotated[tuple[TierChange, ...], Field(max_length=len(Tier))] = ()
+
+
+class WhatIf(PoolChanges):
+    """Assumed changes; without any, the allocator's present inputs."""
+
     without_budget: Annotated[
         bool, Field(description="Ignore the move budget, freeze windows and holds.")
     ] = False
+
+
+class LostNodes(ApiModel):
+    """Nodes that are lost together, with the replicas on them, and come back empty."""
+
+    nodes: Annotated[int, Field(ge=1, le=_MAX_NUMBER, description="Number of nodes.")] = 1
+    after: Annotated[
+        Annotated[DurationText, duration_between("0s", "168h")],
+        Field(description="Time of the loss, from the begin of the simulated time on."),
+    ]
+    lasting: Annotated[
+        Annotated[DurationText, duration_between("1s", "168h")],
+        Field(description="Time until they are back."),
+    ] = "10m"
+
+
+class EventChange(ApiModel):
+    """Another factor of an event of the pool: what the allocator plans for, not the demand itself."""
+
+    event: Annotated[ObjectName, Field(description="Name of an event in spec.policy.events.")]
+    factor: Annotated[
+        float, Field(gt=1, le=100, allow_inf_nan=False, description="Factor, more than 1 and at most 100.")
+    ]
+
+
+class DayWhatIf(PoolChanges):
+    """Assumed changes of a simulated time; without any, it is as recorded."""
+
+    nodes: Annotated[int | None, Field(ge=1, le=_MAX_NUMBER, description="Number of nodes of the pool.")] = (
+        None
+    )
+    lost_nodes: Annotated[tuple[LostNodes, ...], Field(max_length=16, description="Losses of nodes.")] = ()
+    dwell: Annotated[DurationText | None, Field(description="The pool's spec.policy.dwell.")] = None
+    node_loss: Annotated[
+        NodeLossMode | None,
+        Field(description="The pool's spec.policy.nodeLoss.mode; Inferences that set their own keep it."),
+    ] = None
+    events: Annotated[
+        tuple[EventChange, ...], Field(max_length=64, description="Other factors of events.")
+    ] = ()

@@ -65,6 +65,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "tidegate simulate trace.csv -f pool.yaml",
         "tidegate simulate trace.csv -f manifests/ --slices 20 --load 90s",
         "tidegate simulate trace.csv -f pool.yaml --slices 20 --policy present --html day.html",
+        "tidegate simulate trace.csv -f pool.yaml --lose-nodes 1@2h/30m --max ads/ctr=6",
     ),
     "xds status": ("tidegate xds status",),
     "xds dump": ("tidegate xds dump", "tidegate xds dump previous --name access/ads/ranking"),

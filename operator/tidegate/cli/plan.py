@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.change_options import Pairs, parse_changes
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
@@ -24,8 +25,6 @@ from tidegate.errors import PermanentError
 if TYPE_CHECKING:
     from tidegate.api.what_if import WhatIf
     from tidegate.reports.plan import PlanReport
-
-Pairs = list[str] | None
 
 
 def register_commands(app: typer.Typer) -> None:
@@ -76,26 +75,18 @@ def plan(
     """Show what the allocator would decide with these changes, or without any, what it would decide now; changes nothing."""
     from tidegate.cli.object_names import join_kind, parse_pool_name
 
-    inferences: dict[str, dict[str, Any]] = {}
-    for subject, text in _parse_pairs("--demand", demand):
-        field = "factor" if text.startswith("x") else "demand"
-        inferences.setdefault(subject, {"inference": subject})[field] = text.removeprefix("x")
-    for option, field, values in (
-        ("--min", "minReplicas", min_replicas),
-        ("--max", "maxReplicas", max_replicas),
-        ("--value", "value", value),
-    ):
-        for subject, text in _parse_pairs(option, values):
-            inferences.setdefault(subject, {"inference": subject})[field] = text
-    tiers: dict[str, dict[str, Any]] = {}
-    for option, field, values in (("--floor", "floor", floor), ("--ceiling", "ceiling", ceiling)):
-        for subject, text in _parse_pairs(option, values):
-            tiers.setdefault(subject, {"tier": subject})[field] = text
+    changes = parse_changes(
+        demand=demand,
+        floor=floor,
+        ceiling=ceiling,
+        min_replicas=min_replicas,
+        max_replicas=max_replicas,
+        value=value,
+    )
     body = {
         "factor": factor,
         "slices": slices,
-        "inferences": list(inferences.values()),
-        "tiers": list(tiers.values()),
+        **changes,
         "withoutBudget": without_budget,
     }
     options = KubeOptions(cluster=cluster)
@@ -133,14 +124,3 @@ def _parse_question(body: Mapping[str, Any]) -> WhatIf:
         return parse_what_if(body)
     except PermanentError as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def _parse_pairs(option: str, texts: Pairs) -> Sequence[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
-    for text in texts or ():
-        name, equals, number = text.partition("=")
-        if not (name and equals and number):
-            message = f"{option} {text}: want name=number"
-            raise typer.BadParameter(message)
-        pairs.append((name, number))
-    return pairs

@@ -63,6 +63,7 @@ def record_demand(
 ) -> None:
     """Write the demand of a pool's Inferences from Prometheus, and the pool's manifests, as files that `tidegate simulate` reads."""
     from tidegate.cli.object_names import join_kind, parse_pool_name
+    from tidegate.services.recorded_day import RecordedSpan
     from tidegate.services.recording import RecordingRequest, record_pool
     from tidegate.simulation.scenario import MAX_INTERVALS
 
@@ -86,7 +87,11 @@ def record_demand(
     step_s = step_length.total_seconds()
     begins = datetime.fromtimestamp(begins.timestamp() // step_s * step_s, UTC)
     request = RecordingRequest(
-        parse_pool_name(join_kind(pool, name)), prometheus, begins, step_length, count, directory, force
+        parse_pool_name(join_kind(pool, name)),
+        prometheus,
+        RecordedSpan(begins, step_length, count),
+        directory,
+        force,
     )
 
     async def write_record() -> RecordingReport:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.change_options import Pairs, parse_changes, parse_pairs
 from tidegate.cli.duration_option import parse_duration_option
 from tidegate.cli.options import ExitStatus, Output, OutputFormat, exit_with_error, print_report, run_or_exit
+from tidegate.errors import PermanentError
+
+if TYPE_CHECKING:
+    from tidegate.api.what_if import DayWhatIf
 
 
 def register_commands(app: typer.Typer) -> None:
@@ -76,6 +81,38 @@ def simulate_trace(
     quantile: Annotated[
         float, typer.Option("--quantile", help="Quantile of the rate that policy forecast plans for.")
     ] = 0.9,
+    demand: Annotated[
+        Pairs,
+        typer.Option(
+            "--demand", help="Another demand for an Inference all day, like ads/ctr=1200, or ads/ctr=x1.5."
+        ),
+    ] = None,
+    factor: Annotated[float, typer.Option("--factor", min=0, help="Factor for all demand.")] = 1.0,
+    floor: Annotated[Pairs, typer.Option("--floor", help="Least slices of a tier, like offline=4.")] = None,
+    ceiling: Annotated[Pairs, typer.Option("--ceiling", help="Most slices of a tier.")] = None,
+    min_replicas: Annotated[
+        Pairs, typer.Option("--min", help="Least replicas of an Inference, like ads/ctr=2.")
+    ] = None,
+    max_replicas: Annotated[Pairs, typer.Option("--max", help="Most replicas of an Inference.")] = None,
+    value: Annotated[Pairs, typer.Option("--value", help="Value of a request to an Inference.")] = None,
+    dwell: Annotated[
+        str | None, typer.Option("--dwell", help="Another spec.policy.dwell of the pool, like 10m.")
+    ] = None,
+    node_loss: Annotated[
+        str | None,
+        typer.Option("--node-loss", help="Another spec.policy.nodeLoss.mode of the pool: Priced or Strict."),
+    ] = None,
+    event: Annotated[
+        Pairs,
+        typer.Option("--event", help="Another factor of an event that the allocator plans for, like sale=5."),
+    ] = None,
+    lose_nodes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lose-nodes",
+            help="Lose nodes: number@after/lasting, like 1@2h/30m; may be repeated.",
+        ),
+    ] = None,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of objects that name none.")
     ] = "default",
@@ -87,21 +124,35 @@ def simulate_trace(
     Compares the value served, minutes in which real-time Inferences lacked replicas, and slices moved. Progress goes to stderr.
     """
     from tidegate.services.simulation import SimulationRequest, simulate_policies
+    from tidegate.simulation.day import DayOptions
 
-    request = SimulationRequest(
-        files=files,
-        namespace=namespace,
-        pool=pool,
-        slices=slices,
-        nodes=nodes,
-        trace=trace,
+    changes = {
+        **parse_changes(
+            demand=demand,
+            floor=floor,
+            ceiling=ceiling,
+            min_replicas=min_replicas,
+            max_replicas=max_replicas,
+            value=value,
+        ),
+        "factor": factor,
+        "slices": slices,
+        "nodes": nodes,
+        "dwell": dwell,
+        "nodeLoss": node_loss,
+        "events": [{"event": name, "factor": text} for name, text in parse_pairs("--event", event)],
+        "lostNodes": [_parse_loss(text) for text in lose_nodes or ()],
+    }
+    options = DayOptions(
         last=parse_duration_option("--last", last),
         interval=parse_duration_option("--interval", interval),
         load=None if load is None else parse_duration_option("--load", load),
         drain=parse_duration_option("--drain", drain),
         quantile=quantile,
         policies=tuple(policy or ()),
+        changes=_parse_day_question(changes),
     )
+    request = SimulationRequest(files, namespace, pool, trace, options)
 
     def print_step(step: str) -> None:
         typer.echo(step, err=True)
@@ -113,6 +164,27 @@ def simulate_trace(
     if html is not None:
         _write_page(html, report.render_page())
     print_report(report, output)
+
+
+def _parse_loss(text: str) -> dict[str, str]:
+    """Return the fields of a LostNodes. Raises BadParameter."""
+    nodes, mark, times = text.partition("@")
+    after, slash, lasting = times.partition("/")
+    if not (mark and slash):
+        message = f"--lose-nodes {text}: want number@after/lasting, like 1@2h/30m"
+        raise typer.BadParameter(message)
+    return {"nodes": nodes, "after": after, "lasting": lasting}
+
+
+def _parse_day_question(body: dict[str, Any]) -> DayWhatIf:
+    """Return the changes of the day. Raises BadParameter that names a wrong one."""
+    from tidegate.api.what_if import DayWhatIf
+    from tidegate.services.what_if import parse_question
+
+    try:
+        return parse_question(DayWhatIf, body)
+    except PermanentError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _write_page(path: Path, text: str) -> None:

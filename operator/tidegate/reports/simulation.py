@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from datetime import datetime, timedelta
 from typing import Self
 
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ApiModel
+from tidegate.api.what_if import DayWhatIf
+from tidegate.reports.day_charts import render_day_page
 from tidegate.reports.report import Report, align_columns, format_name
 from tidegate.simulation.outcome import IntervalOutcome, SimulationOutcome, compare_values
 from tidegate.simulation.policies import DESCRIPTIONS, ORACLE
 from tidegate.simulation.scenario import Scenario
 
 _MAX_POINTS = 288
-_WIDTH, _HEIGHT = 960, 160
-_COLOURS = {Tier.REALTIME: "#2563eb", Tier.NEARLINE: "#d97706", Tier.OFFLINE: "#9ca3af"}
+_MAX_MARKS = 20
+
+
+class SimulationMark(ApiModel):
+    """Something that happens in the simulated time: an event begins, or nodes are lost."""
+
+    seconds: float
+    """Since the start."""
+    label: str
 
 
 class SimulationPoint(ApiModel):
-    """The mean of some intervals: slices by tier, and missed minutes of real-time Inferences in them."""
+    """Some intervals: the mean of the slices by tier and of the value per second, and the missed minutes and moved slices in them."""
 
     seconds: float
     """Since the start."""
     slices: Mapping[Tier, float]
     missed_minutes: float
+    value: float
+    """Of the requests served, per second."""
+    moved_slices: int
 
     @classmethod
-    def from_intervals(cls, intervals: Sequence[IntervalOutcome]) -> Self:
-        """Return the point of consecutive intervals."""
+    def from_intervals(cls, intervals: Sequence[IntervalOutcome], interval_s: float) -> Self:
+        """Return the point of consecutive intervals of the same length."""
         count = len(intervals)
         return cls.model_validate(
             {
@@ -38,6 +50,8 @@ class SimulationPoint(ApiModel):
                     for tier in Tier
                 },
                 "missedMinutes": round(sum(interval.missed_minutes for interval in intervals), 2),
+                "value": round(sum(interval.value for interval in intervals) / count / interval_s, 3),
+                "movedSlices": sum(interval.moved_slices for interval in intervals),
             }
         )
 
@@ -64,7 +78,7 @@ class PolicyReport(ApiModel):
     points: tuple[SimulationPoint, ...]
 
     @classmethod
-    def from_outcome(cls, outcome: SimulationOutcome, ratio: float) -> Self:
+    def from_outcome(cls, outcome: SimulationOutcome, ratio: float, interval_s: float) -> Self:
         """Return the report of one policy; `ratio` is its value over the oracle's."""
         size = -(-len(outcome.intervals) // _MAX_POINTS)
         groups = [outcome.intervals[start : start + size] for start in range(0, len(outcome.intervals), size)]
@@ -83,7 +97,7 @@ class PolicyReport(ApiModel):
                 "sliceHoursByTier": {
                     tier: round(seconds / 3600, 2) for tier, seconds in outcome.slice_s.items()
                 },
-                "points": [SimulationPoint.from_intervals(group) for group in groups],
+                "points": [SimulationPoint.from_intervals(group, interval_s) for group in groups],
             }
         )
 
@@ -93,14 +107,20 @@ class SimulationReport(Report):
 
     pool: str
     slices: int
+    begin: datetime
     hours: float
     interval_seconds: float
     inferences: tuple[str, ...]
     history_hours: float
+    what_if: DayWhatIf
+    """What was changed; nothing, if the time was simulated as recorded."""
+    marks: tuple[SimulationMark, ...]
     policies: tuple[PolicyReport, ...]
 
     @classmethod
-    def from_outcomes(cls, scenario: Scenario, outcomes: Sequence[SimulationOutcome]) -> Self:
+    def from_outcomes(
+        cls, scenario: Scenario, outcomes: Sequence[SimulationOutcome], changes: DayWhatIf
+    ) -> Self:
         """Return the report of all policies; the oracle is one of them."""
         ratios = compare_values(outcomes, ORACLE)
         history = max((len(rates) for rates in scenario.history.values()), default=0)
@@ -108,12 +128,16 @@ class SimulationReport(Report):
             {
                 "pool": scenario.pool.name,
                 "slices": scenario.pool.slices,
+                "begin": scenario.begin,
                 "hours": round(scenario.interval_count * scenario.interval_s / 3600, 3),
                 "intervalSeconds": scenario.interval_s,
                 "inferences": [model.key for model in scenario.models],
                 "historyHours": round(history * scenario.interval_s / 3600, 3),
+                "whatIf": changes,
+                "marks": list(list_marks(scenario)),
                 "policies": [
-                    PolicyReport.from_outcome(outcome, ratios[outcome.policy]) for outcome in outcomes
+                    PolicyReport.from_outcome(outcome, ratios[outcome.policy], scenario.interval_s)
+                    for outcome in outcomes
                 ],
             }
         )
@@ -135,50 +159,26 @@ class SimulationReport(Report):
 
     def render_page(self) -> str:
         """Return a page of HTML that needs nothing else: the table, and the slices of each policy over time."""
-        lines = escape("\n".join(self.render_lines(wide=True)))
-        charts = "".join(self._render_chart(policy) for policy in self.policies)
-        legend = " ".join(
-            f'<span style="color:{colour}">&#9632;</span> {tier.value}' for tier, colour in _COLOURS.items()
-        )
-        return (
-            "<!doctype html><html lang='en'><meta charset='utf-8'>"
-            f"<title>Simulation of {escape(self.pool)}</title>"
-            "<style>body{font:15px sans-serif;max-width:1100px;margin:2rem auto}pre{overflow:auto}"
-            "svg{background:#f3f4f6;display:block}</style>"
-            f"<h1>Simulation of {escape(self.pool)}</h1><pre>{lines}</pre>"
-            f"<p>Slices over time: {legend}; red: minutes missed.</p>{charts}</html>\n"
-        )
+        lines = "\n".join(self.render_lines(wide=True))
+        return render_day_page(f"Simulation of {self.pool}", lines, [("", self)])
 
-    def _render_chart(self, policy: PolicyReport) -> str:
-        shapes: list[str] = []
-        count = max(len(policy.points), 2)
-        below = [0.0] * len(policy.points)
-        for tier, colour in _COLOURS.items():
-            above = [low + point.slices[tier] for low, point in zip(below, policy.points, strict=True)]
-            corners = [
-                f"{_WIDTH * number / (count - 1):.1f},{self._place_height(height):.1f}"
-                for number, height in (*enumerate(above), *reversed([*enumerate(below)]))
-            ]
-            shapes.append(f"<polygon fill='{colour}' points='{' '.join(corners)}'/>")
-            below = above
-        worst = max((point.missed_minutes for point in policy.points), default=0.0)
-        for number, point in enumerate(policy.points):
-            if point.missed_minutes > 0:
-                height = _HEIGHT / 3 * point.missed_minutes / worst
-                shapes.append(
-                    f"<rect fill='#dc2626' x='{_WIDTH * number / (count - 1) - 1:.1f}' y='0' width='2' "
-                    f"height='{max(height, 2):.1f}'/>"
-                )
-        title = f"{policy.policy}: {policy.description}"
-        return (
-            f"<h2>{escape(title)}</h2><p>{policy.value_over_oracle:.3f} of the oracle's value, "
-            f"{policy.missed_minutes:,.1f} minutes missed, {policy.moved_slices:,} slices moved</p>"
-            f"<svg role='img' aria-label='{escape(title, quote=True)}' viewBox='0 0 {_WIDTH} {_HEIGHT}' width='{_WIDTH}' "
-            f"height='{_HEIGHT}'>{''.join(shapes)}</svg>"
-        )
 
-    def _place_height(self, slices: float) -> float:
-        return _HEIGHT * (1 - min(slices / max(self.slices, 1), 1.0))
+def list_marks(scenario: Scenario) -> Iterator[SimulationMark]:
+    """Yield the losses of nodes, and the first events that begin in the simulated time."""
+    for start_s in sorted({outage.start_s for outage in scenario.outages}):
+        nodes = sum(1 for outage in scenario.outages if outage.start_s == start_s)
+        yield SimulationMark(seconds=start_s, label=f"{nodes} {'node' if nodes == 1 else 'nodes'} lost")
+    moment = scenario.begin - timedelta(microseconds=1)
+    end = scenario.begin + timedelta(seconds=scenario.interval_count * scenario.interval_s)
+    for _ in range(_MAX_MARKS):
+        item = scenario.calendar.find_next(moment)
+        if item is None or item.begins >= end:
+            return
+        yield SimulationMark(
+            seconds=(item.begins - scenario.begin).total_seconds(),
+            label=f"{item.event.name}: {item.event.factor} x for {item.event.duration}",
+        )
+        moment = item.begins
 
 
 def _format_row(policy: PolicyReport, *, wide: bool) -> list[str]:

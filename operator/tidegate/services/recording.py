@@ -7,119 +7,92 @@ import io
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import yaml
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.durations import format_duration
-from tidegate.api.inference import Inference, Tier
-from tidegate.api.meta import API_VERSION, ObjectKey
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
-from tidegate.kube.port import Manifest
-from tidegate.kube.store import key_of
-from tidegate.planning.pools.claims import read_assigned_pod
 from tidegate.reports.recording import RecordedInference, RecordingReport, SkippedInference
-from tidegate.resources.names import (
-    INFERENCE_LABEL,
-    POOL_LABEL,
-    RECORDED_LOAD_ANNOTATION,
-    RECORDED_NODES_ANNOTATION,
-    RECORDED_SLICES_ANNOTATION,
-    to_label_value,
-)
+from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.services.objects import not_found_error
+from tidegate.services.recorded_day import (
+    PoolRecording,
+    RecordedObjects,
+    RecordedSpan,
+    measure_loads,
+    read_recording,
+    select_placed,
+)
 from tidegate.simulation.trace import TIME_COLUMN
 from tidegate.telemetry.recorded_rates import PrometheusRecording
 
 _TRACE, _MANIFEST = "trace.csv", "pool.yaml"
 _DAY = timedelta(days=1)
 
-Rates = Mapping[ObjectKey, Sequence[float | None]]
-
 
 @dataclass(frozen=True, slots=True)
 class RecordingRequest:
-    """What to record: `count` steps from `begin` on; `overwrite` replaces files of an earlier record."""
+    """What to record; `overwrite` replaces files of an earlier record."""
 
     pool: str
     prometheus: str
-    begin: datetime
-    step: timedelta
-    count: int
+    span: RecordedSpan
     directory: Path
     overwrite: bool
-
-    @property
-    def end_time(self) -> datetime:
-        """Return the end of the last step."""
-        return self.begin + self.count * self.step
 
 
 async def record_pool(client: KubeClient, request: RecordingRequest) -> RecordingReport:
     """Write the trace and the manifests of a pool. Raises TidegateError that names what is missing."""
     _check_absent(request)
-    pool, inferences = await _read_objects(client, request.pool)
-    skipped = [inference for inference in inferences if _lacks_capacity(inference)]
-    simulated = [inference for inference in inferences if not _lacks_capacity(inference)]
-    keys = frozenset(inference.key for inference in simulated if inference.spec.tier is not Tier.OFFLINE)
-    if not keys:
-        message = (
-            f"ComputePool {request.pool} has no realtime or nearline Inference with spec.capacity, which tidegate calibrate "
-            "measures: there is no demand to record"
-        )
-        raise PermanentError(message)
-    slices = pool.status.slices.healthy - sum(map(_count_slices, skipped))
-    if slices <= 0:
-        message = f"ComputePool {request.pool} has no healthy slices to simulate"
-        raise PermanentError(message)
-    loads, notes = await _measure_loads(client, request.pool)
-    rates = await PrometheusRecording(request.prometheus).read_rates(
-        keys, request.begin, request.count, request.step
-    )
-    if all(rate is None for steps in rates.values() for rate in steps):
-        message = (
-            f"Prometheus {request.prometheus} has no rate of the Inferences of ComputePool {request.pool} between "
-            f"{format_timestamp(request.begin)} and {format_timestamp(request.end_time)}: check that it scrapes the gateways"
-        )
-        raise PermanentError(message)
-    nodes = max(pool.status.nodes, 1)
-    report = RecordingReport(
+    objects, notes = await _read_objects(client, request.pool)
+    recording = await read_recording(PrometheusRecording(request.prometheus), objects, request.span)
+    report = _make_report(request, recording, notes)
+    texts = {_TRACE: _render_trace(recording), _MANIFEST: _render_manifests(report, recording)}
+    _write_files(request.directory, texts)
+    return report
+
+
+def _make_report(
+    request: RecordingRequest, recording: PoolRecording, notes: tuple[str, ...]
+) -> RecordingReport:
+    span = request.span
+    return RecordingReport(
         pool=request.pool,
-        slices=slices,
-        nodes=nodes,
-        begin=request.begin,
-        end=request.end_time,
-        step=format_duration(request.step),
-        steps=request.count,
+        slices=recording.slices,
+        nodes=recording.nodes,
+        begin=span.begin,
+        end=span.end_time,
+        step=format_duration(span.step),
+        steps=span.count,
         inferences=tuple(
-            _report_inference(inference, rates[inference.key], loads.get(inference.key))
-            for inference in simulated
-            if inference.key in keys
+            _report_inference(
+                inference, recording.rates[inference.key], recording.objects.loads.get(inference.key)
+            )
+            for inference in recording.simulated
+            if inference.key in recording.keys
         ),
-        offline=len(simulated) - len(keys),
+        offline=len(recording.simulated) - len(recording.keys),
         skipped=tuple(
             SkippedInference(
                 inference=str(inference.key),
                 reason="has no spec.capacity; measure it with tidegate calibrate",
             )
-            for inference in skipped
+            for inference in recording.skipped
         ),
         notes=notes,
         manifest=str(request.directory / _MANIFEST),
         trace=str(request.directory / _TRACE),
         command=_make_command(request),
     )
-    manifests = _render_manifests(report, pool, simulated, loads)
-    _write_files(request.directory, {_TRACE: _render_trace(request, rates), _MANIFEST: manifests})
-    return report
 
 
 def _check_absent(request: RecordingRequest) -> None:
@@ -129,39 +102,21 @@ def _check_absent(request: RecordingRequest) -> None:
         raise PermanentError(message)
 
 
-async def _read_objects(client: KubeClient, name: str) -> tuple[ComputePool, Sequence[Inference]]:
-    """Return a pool, and the Inferences that are placed in it, sorted by key."""
+async def _read_objects(client: KubeClient, name: str) -> tuple[RecordedObjects, tuple[str, ...]]:
+    """Return a pool with its Inferences, and why their load times are unknown, if they are."""
     body = await client.get(kinds.COMPUTE_POOL, ObjectKey("", name))
     if body is None:
         raise not_found_error(kinds.COMPUTE_POOL, ObjectKey("", name))
     bodies = await client.list(kinds.INFERENCE)
     placed = [item for item in bodies if (item["spec"].get("placement") or {}).get("pool") == name]
-    inferences = sorted(map(Inference.parse, placed), key=lambda inference: inference.key)
-    return ComputePool.parse(body), inferences
-
-
-async def _measure_loads(client: KubeClient, pool: str) -> tuple[Mapping[ObjectKey, float], tuple[str, ...]]:
-    """Return the median load time of the Inferences' pods in seconds, and why it is unknown, if it is."""
+    inferences = select_placed(name, map(Inference.parse, placed))
+    loads: Mapping[ObjectKey, float] = {}
+    notes: tuple[str, ...] = ()
     try:
-        pods = await client.list(kinds.POD, selector=f"{POOL_LABEL}={to_label_value(pool)}")
+        loads = measure_loads(await client.list(kinds.POD, selector=f"{POOL_LABEL}={to_label_value(name)}"))
     except TidegateError as error:
-        return {}, (f"no load time is recorded, because pods cannot be listed: {error}",)
-    measured: dict[ObjectKey, list[float]] = {}
-    for body in pods:
-        pod = read_assigned_pod(body)
-        if pod is not None and pod.load_s is not None:
-            name = body["metadata"]["labels"].get(INFERENCE_LABEL, "")
-            measured.setdefault(ObjectKey(key_of(body).namespace, name), []).append(pod.load_s)
-    return {key: median(seconds) for key, seconds in measured.items()}, ()
-
-
-def _lacks_capacity(inference: Inference) -> bool:
-    return inference.spec.tier is not Tier.OFFLINE and inference.spec.capacity is None
-
-
-def _count_slices(inference: Inference) -> int:
-    placement = inference.spec.placement
-    return inference.status.replicas * (placement.slices if placement is not None else 1)
+        notes = (f"no load time is recorded, because pods cannot be listed: {error}",)
+    return RecordedObjects(ComputePool.parse(body), inferences, loads), notes
 
 
 def _report_inference(
@@ -181,40 +136,27 @@ def _report_inference(
 def _make_command(request: RecordingRequest) -> str:
     trace, manifest = request.directory / _TRACE, request.directory / _MANIFEST
     arguments = ["tidegate", "simulate", str(trace), "-f", str(manifest)]
-    if request.end_time - request.begin < _DAY:
-        arguments += ["--last", format_duration(request.end_time - request.begin)]
-    return shlex.join([*arguments, "--interval", format_duration(request.step)])
+    length = request.span.end_time - request.span.begin
+    if length < _DAY:
+        arguments += ["--last", format_duration(length)]
+    return shlex.join([*arguments, "--interval", format_duration(request.span.step)])
 
 
-def _render_trace(request: RecordingRequest, rates: Rates) -> str:
+def _render_trace(recording: PoolRecording) -> str:
     """Return the trace as CSV; a gap is an empty cell, which continues the rate before it."""
+    span, rates = recording.span, recording.rates
     keys = sorted(rates)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([TIME_COLUMN, *map(str, keys)])
-    for number in range(request.count):
+    for number in range(span.count):
         cells = ("" if (rate := rates[key][number]) is None else f"{rate:.6g}" for key in keys)
-        writer.writerow([format_timestamp(request.begin + number * request.step), *cells])
+        writer.writerow([format_timestamp(span.begin + number * span.step), *cells])
     return text.getvalue()
 
 
-def _render_manifests(
-    report: RecordingReport,
-    pool: ComputePool,
-    inferences: Sequence[Inference],
-    loads: Mapping[ObjectKey, float],
-) -> str:
-    """Return the manifests as YAML, with what the cluster measured as annotations, and the gaps as a comment."""
-    documents = [
-        _make_manifest(
-            pool,
-            {RECORDED_SLICES_ANNOTATION: str(report.slices), RECORDED_NODES_ANNOTATION: str(report.nodes)},
-        )
-    ]
-    for inference in inferences:
-        load_s = loads.get(inference.key)
-        annotations = {} if load_s is None else {RECORDED_LOAD_ANNOTATION: f"{load_s:.0f}s"}
-        documents.append(_make_manifest(inference, annotations))
+def _render_manifests(report: RecordingReport, recording: PoolRecording) -> str:
+    """Return the manifests as YAML, with the gaps as a comment."""
     comments = [
         f"# Recorded by tidegate record, {format_timestamp(report.begin)} to {format_timestamp(report.end)} every {report.step}.",
         *(
@@ -224,18 +166,7 @@ def _render_manifests(
         ),
         *(f"# {item.inference} is skipped: it {item.reason}." for item in report.skipped),
     ]
-    return "\n".join([*comments, yaml.safe_dump_all(documents, sort_keys=False)])
-
-
-def _make_manifest(resource: ComputePool | Inference, annotations: Mapping[str, str]) -> Manifest:
-    key = resource.key
-    metadata: dict[str, Any] = {"name": key.name}
-    if key.namespace:
-        metadata["namespace"] = key.namespace
-    if annotations:
-        metadata["annotations"] = dict(annotations)
-    spec = resource.spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
-    return {"apiVersion": API_VERSION, "kind": resource.KIND, "metadata": metadata, "spec": spec}
+    return "\n".join([*comments, yaml.safe_dump_all(recording.make_manifests(), sort_keys=False)])
 
 
 def _write_files(directory: Path, texts: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -15,7 +15,7 @@ from tidegate.allocation import codec
 from tidegate.allocation.solver import Solver
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey, StatusModel
-from tidegate.api.what_if import WhatIf
+from tidegate.api.what_if import PoolChanges, WhatIf
 from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import LEASE
@@ -26,6 +26,8 @@ from tidegate.reports.plan import PlanReport
 from tidegate.services.endpoints import fetch_json
 
 _PORT: Final = 8081
+
+QuestionT = TypeVar("QuestionT", bound=PoolChanges)
 
 
 class LastSolverInput(StatusModel):
@@ -38,8 +40,13 @@ class LastSolverInput(StatusModel):
 
 def parse_what_if(body: Mapping[str, Any]) -> WhatIf:
     """Parse a WhatIf from JSON. Raises PermanentError that names the field."""
+    return parse_question(WhatIf, body)
+
+
+def parse_question(kind: type[QuestionT], body: Mapping[str, Any]) -> QuestionT:
+    """Parse a what-if of some kind from JSON. Raises PermanentError that names the field."""
     try:
-        return WhatIf.model_validate(body)
+        return kind.model_validate(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"])

@@ -102,7 +102,7 @@ class _PolicyRun:
         now_s: float | None = start_s
         while now_s is not None:
             fleet.advance_to(now_s)
-            self._outcome.moved_slices += fleet.apply_targets(targets, now_s)
+            interval.moved_slices += fleet.apply_targets(targets, now_s)
             while losses and losses[0].start_s <= now_s:
                 lost = fleet.lose_node(losses.pop(0).node)
                 # Controllers notice the loss at the next decision; until then nothing replaces these replicas.
@@ -116,6 +116,7 @@ class _PolicyRun:
             now_s = next_s
         self._outcome.intervals.append(interval)
         self._outcome.missed_minutes += interval.missed_minutes
+        self._outcome.moved_slices += interval.moved_slices
 
     def finish_run(self) -> SimulationOutcome:
         self._outcome.backlog = sum(self._backlog.values())
@@ -168,6 +169,7 @@ class _PolicyRun:
         interval.missed_minutes += missed_s / 60
         slice_s = replicas.occupied_slices * (end_s - start_s)
         interval.slices[model.tier] += slice_s / scenario.interval_s
+        interval.value += model.value * served
         self._outcome.value[model.tier] += model.value * served
         self._outcome.slice_s[model.tier] += slice_s
         self._outcome.idle_slice_s += _count_idle_seconds(replicas, start_s, end_s)

@@ -10,11 +10,13 @@ from tidegate.api.inference import Tier
 
 @dataclass(slots=True)
 class IntervalOutcome:
-    """One interval: the mean of the slices by tier, loading and draining ones included, and the minutes missed."""
+    """One interval: the mean of the slices by tier, loading and draining ones included; value served, minutes missed, slices moved."""
 
     start_s: float
     slices: dict[Tier, float]
     missed_minutes: float = 0.0
+    value: float = 0.0
+    moved_slices: int = 0
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from math import isfinite, nan
@@ -25,7 +26,8 @@ class PrometheusRecording:
 
     def __init__(self, url: str) -> None:
         self._api = PrometheusApi(url)
-        self._source = f"Prometheus {url}"
+        self.name = f"Prometheus {url}"
+        """In messages."""
 
     async def read_rates(
         self, keys: frozenset[ObjectKey], begin: datetime, count: int, step: timedelta
@@ -46,9 +48,10 @@ class PrometheusRecording:
                     series = await self._query_first(
                         queries, begin + (first + 1) * step, begin + last * step, step
                     )
-                    fill_steps(names, begin, step, series)
+                    # In a thread: tens of thousands of values would block the event loop for too long.
+                    await asyncio.to_thread(fill_steps, names, begin, step, series)
         except (PrometheusError, ValueError) as error:
-            message = f"cannot read rates from {self._source}: {error}"
+            message = f"cannot read rates from {self.name}: {error}"
             raise PrometheusError(message) from error
         return {key: [rate if isfinite(rate) else None for rate in steps] for key, steps in rates.items()}
 

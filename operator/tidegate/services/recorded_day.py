@@ -1,0 +1,154 @@
+"""Read the demand of a pool's Inferences for a past time, with what the cluster knows of the pool, as a day to simulate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.conditions import format_timestamp
+from tidegate.api.inference import Inference, Tier
+from tidegate.api.meta import API_VERSION, ObjectKey
+from tidegate.errors import PermanentError
+from tidegate.kube.port import Manifest
+from tidegate.kube.store import key_of
+from tidegate.planning.pools.claims import read_assigned_pod
+from tidegate.resources.names import (
+    INFERENCE_LABEL,
+    RECORDED_LOAD_ANNOTATION,
+    RECORDED_NODES_ANNOTATION,
+    RECORDED_SLICES_ANNOTATION,
+)
+from tidegate.simulation.changes import SimulatedDay
+from tidegate.simulation.trace import DemandTrace
+from tidegate.telemetry.recorded_rates import PrometheusRecording
+
+Rates = Mapping[ObjectKey, Sequence[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSpan:
+    """A time to record: `count` steps from `begin` on."""
+
+    begin: datetime
+    step: timedelta
+    count: int
+
+    @property
+    def end_time(self) -> datetime:
+        """Return the end of the last step."""
+        return self.begin + self.count * self.step
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedObjects:
+    """A pool, the Inferences that are placed in it, sorted by key, and the median load times of their pods in seconds."""
+
+    pool: ComputePool
+    inferences: Sequence[Inference]
+    loads: Mapping[ObjectKey, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRecording:
+    """The rates of the Inferences `keys`; `skipped` have no capacity, and their slices do not count."""
+
+    objects: RecordedObjects
+    span: RecordedSpan
+    keys: frozenset[ObjectKey]
+    skipped: Sequence[Inference]
+    simulated: Sequence[Inference]
+    slices: int
+    nodes: int
+    rates: Rates
+
+    def make_manifests(self) -> Sequence[Manifest]:
+        """Return the manifests of the pool and the simulated Inferences, with what the cluster measured as annotations."""
+        counts = {RECORDED_SLICES_ANNOTATION: str(self.slices), RECORDED_NODES_ANNOTATION: str(self.nodes)}
+        manifests = [_make_manifest(self.objects.pool, counts)]
+        for inference in self.simulated:
+            load_s = self.objects.loads.get(inference.key)
+            annotations = {} if load_s is None else {RECORDED_LOAD_ANNOTATION: f"{load_s:.0f}s"}
+            manifests.append(_make_manifest(inference, annotations))
+        return manifests
+
+    def make_day(self) -> SimulatedDay:
+        """Return the day as `tidegate simulate` reads it from the files of `tidegate record`."""
+        pool, *inferences = self.make_manifests()
+        begin_s, step_s = self.span.begin.timestamp(), self.span.step.total_seconds()
+        times = tuple(begin_s + number * step_s for number in range(self.span.count))
+        rates = {str(key): tuple(values) for key, values in self.rates.items()}
+        return SimulatedDay(
+            ComputePool.parse(pool), tuple(map(Inference.parse, inferences)), DemandTrace(times, rates)
+        )
+
+
+def select_placed(pool: str, inferences: Iterable[Inference]) -> Sequence[Inference]:
+    """Return the Inferences that are placed in a pool, sorted by key."""
+    placed = (
+        item for item in inferences if item.spec.placement is not None and item.spec.placement.pool == pool
+    )
+    return sorted(placed, key=lambda inference: inference.key)
+
+
+def measure_loads(pods: Iterable[Manifest]) -> Mapping[ObjectKey, float]:
+    """Return the median load time of the Inferences' pods in seconds."""
+    measured: dict[ObjectKey, list[float]] = {}
+    for body in pods:
+        pod = read_assigned_pod(body)
+        if pod is not None and pod.load_s is not None:
+            name = body["metadata"]["labels"].get(INFERENCE_LABEL, "")
+            measured.setdefault(ObjectKey(key_of(body).namespace, name), []).append(pod.load_s)
+    return {key: median(seconds) for key, seconds in measured.items()}
+
+
+async def read_recording(
+    source: PrometheusRecording, objects: RecordedObjects, span: RecordedSpan
+) -> PoolRecording:
+    """Read the rates. Raises TidegateError that names what is missing."""
+    pool, name = objects.pool, objects.pool.metadata.name
+    skipped = [inference for inference in objects.inferences if _lacks_capacity(inference)]
+    simulated = [inference for inference in objects.inferences if not _lacks_capacity(inference)]
+    keys = frozenset(inference.key for inference in simulated if inference.spec.tier is not Tier.OFFLINE)
+    if not keys:
+        message = (
+            f"ComputePool {name} has no realtime or nearline Inference with spec.capacity, which tidegate calibrate "
+            "measures: there is no demand to record"
+        )
+        raise PermanentError(message)
+    slices = pool.status.slices.healthy - sum(map(_count_slices, skipped))
+    if slices <= 0:
+        message = f"ComputePool {name} has no healthy slices to simulate"
+        raise PermanentError(message)
+    rates = await source.read_rates(keys, span.begin, span.count, span.step)
+    if all(rate is None for steps in rates.values() for rate in steps):
+        message = (
+            f"{source.name} has no rate of the Inferences of ComputePool {name} between "
+            f"{format_timestamp(span.begin)} and {format_timestamp(span.end_time)}: check that it scrapes the gateways"
+        )
+        raise PermanentError(message)
+    nodes = max(pool.status.nodes, 1)
+    return PoolRecording(objects, span, keys, skipped, simulated, slices, nodes, rates)
+
+
+def _lacks_capacity(inference: Inference) -> bool:
+    return inference.spec.tier is not Tier.OFFLINE and inference.spec.capacity is None
+
+
+def _count_slices(inference: Inference) -> int:
+    placement = inference.spec.placement
+    return inference.status.replicas * (placement.slices if placement is not None else 1)
+
+
+def _make_manifest(resource: ComputePool | Inference, annotations: Mapping[str, str]) -> Manifest:
+    key = resource.key
+    metadata: dict[str, Any] = {"name": key.name}
+    if key.namespace:
+        metadata["namespace"] = key.namespace
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    spec = resource.spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    return {"apiVersion": API_VERSION, "kind": resource.KIND, "metadata": metadata, "spec": spec}
