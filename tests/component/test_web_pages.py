@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Mapping
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from builders.model_access import a_model_access
 from builders.pipeline import a_loaded_inference, a_tensor
 from builders.release import a_release, released
 from builders.shown_fleet import SHOWN_AT as NOW
+from builders.web_page import CSRF, Page
 from fixtures.dashboard import Dashboard
 from tidegate.allocation import codec
 from tidegate.allocation.snapshot import DemandInput, ReplicaBounds
@@ -33,46 +33,6 @@ from tidegate.web import actions
 from tidegate.web.pool_power import NODES_SHOWN
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">\'" {{ 7 * 7 }} ' + "long " * 400
-CSRF = 'name="csrf" value="'
-
-
-class Page(HTMLParser):
-    """What of a page a browser would refuse under its policy, or run though nobody meant it to."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.elements = 0
-        self.ids: list[str] = []
-        self.headings: list[int] = []
-        self.texts: list[str] = []
-        self._raw = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements += 1
-        given = dict(attrs)
-        self._raw = tag if tag in {"script", "style"} else ""
-        if tag == "style" or (tag == "script" and not (given.get("src") or "").startswith("/static/")):
-            self.found.append(f"inline {tag}")
-        for name, value in attrs:
-            if name == "style" or name.startswith(("on", "hx-on")) or "javascript:" in (value or ""):
-                self.found.append(f"{tag} {name}={value}")
-            if name in {"hx-vals", "hx-headers"} or (name == "src" and not (value or "").startswith("/")):
-                self.found.append(f"{tag} {name}={value}")
-        if given.get("id"):
-            self.ids.append(str(given["id"]))
-        if tag in {"h1", "h2", "h3", "h4"}:
-            self.headings.append(int(tag[1]))
-
-    def handle_data(self, data: str) -> None:
-        if self._raw and data.strip():
-            self.found.append(f"inline {self._raw}: {data[:40]}")
-        self.texts.append(data)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._raw = ""
 
 
 def a_condition(
@@ -288,6 +248,7 @@ PAGES = (
     "/featurecomputes/ads/plan",
     "/computepools/gpu-a",
     "/computepools/gpu-a/demand",
+    "/computepools/gpu-a/simulate",
     "/plan/gpu-a",
     "/decisions",
     "/decisions?inference=ads/fine",

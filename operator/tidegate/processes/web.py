@@ -25,6 +25,7 @@ from tidegate.runtime.spans import export_spans
 from tidegate.settings import ControlPlaneSettings, PodIdentity
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.telemetry.prometheus_api import PrometheusApi
+from tidegate.telemetry.recorded_rates import PrometheusRecording
 from tidegate.web.access.authenticators import Authenticator, AuthMode, ProxyAuthenticator, TokenAuthenticator
 from tidegate.web.access.sessions import SessionSeal
 from tidegate.web.access.tokens import TokenReviewer
@@ -126,7 +127,9 @@ def make_sources(url: str) -> PrometheusSources:
     """Return Prometheus as the source of traffic and history, if its URL is set."""
     if not url:
         return PrometheusSources()
-    return PrometheusSources(Prometheus(url).read_traffic, PrometheusApi(url).query_range)
+    return PrometheusSources(
+        Prometheus(url).read_traffic, PrometheusApi(url).query_range, PrometheusRecording(url)
+    )
 
 
 def allowed_hosts(settings: ControlPlaneSettings, namespace: str) -> frozenset[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Final, Literal
@@ -10,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from tidegate.api.compute_override import OverrideKind
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.fields import MAX_REPLICAS
 from tidegate.api.inference import Inference
 from tidegate.api.meta import DNS_LABEL, ObjectKey
@@ -23,7 +26,8 @@ from tidegate.reports.release import ReleaseReport
 from tidegate.services import overrides, releases, what_if
 from tidegate.services.what_if import LastSolverInput
 from tidegate.web.access.rights import Action
-from tidegate.web.request_context import ObjectNotFoundError, RequestContext
+from tidegate.web.request_context import LIST_DECISIONS, ObjectNotFoundError, RequestContext
+from tidegate.web.simulations import DayComparison, DayRequest
 
 CREATE_OVERRIDE: Final = Action("create", "computeoverrides")
 DELETE_OVERRIDE: Final = Action("delete", "computeoverrides")
@@ -121,6 +125,23 @@ async def _last_question(context: RequestContext, pool: str) -> LastSolverInput:
     if installation.controllers_address:
         return await what_if.fetch_from_address(installation.controllers_address, pool)
     return await what_if.fetch_from_leader(context.client, pool, installation.release, installation.namespace)
+
+
+async def simulate_day(
+    context: RequestContext, request: DayRequest, *, compare: bool
+) -> AsyncGenerator[str | DayComparison]:
+    """Yield the progress of a simulation, then its reports. Raises TidegateError."""
+    await require_pool_view(context, request.pool)
+    async with aclosing(context.app.simulations.run_simulation(request, compare=compare)) as steps:
+        async for step in steps:
+            yield step
+
+
+async def require_pool_view(context: RequestContext, pool: str) -> ComputePool:
+    """Return a pool. Raises ForbiddenError for users who may not see its page, and ObjectNotFoundError."""
+    resource = await context.read_object(context.app.fleet.pools, ObjectKey("", pool))
+    await context.require(LIST_DECISIONS)
+    return resource
 
 
 def is_overridable(inference: Inference) -> bool:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -24,6 +24,7 @@ from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
 from tidegate.reports.rows import ListRow
+from tidegate.reports.simulation import SimulationReport
 from tidegate.web import actions
 from tidegate.web.actions import OverrideInput
 from tidegate.web.charts import DemandSample, SliceSample, Window
@@ -37,6 +38,7 @@ from tidegate.web.request_context import (
     RequestContext,
     not_found_error,
 )
+from tidegate.web.simulations import DayComparison, DayRequest
 
 _LABEL: Final = f"^{DNS_LABEL}$"
 _MAX_PAGE_SIZE: Final = 200
@@ -298,6 +300,24 @@ async def plan_pool(context: AuthenticatedContext, request: PlanRequest) -> Plan
     """Return what the allocator would decide under these assumptions. It runs the same solver, and changes nothing."""
     question = WhatIf.model_validate(request.model_dump(exclude={"pool"}))
     return await actions.plan_pool(context, request.pool, question)
+
+
+@router.post("/simulate", responses=ERROR_RESPONSES)
+async def simulate_day(
+    context: AuthenticatedContext, request: DayRequest, connection: Request
+) -> SimulationReport:
+    """Simulate policies over a past time of a pool, with changes: what a `tidegate simulate` of its record would report.
+
+    It may take minutes; one runs at a time, and it ends if the client disconnects.
+    """
+    async with aclosing(actions.simulate_day(context, request, compare=False)) as steps:
+        async for step in steps:
+            if isinstance(step, DayComparison):
+                return step.answer
+            if await connection.is_disconnected():
+                break
+    message = "the client has disconnected"
+    raise RetryableError(message)
 
 
 @router.post("/overrides", responses=ERROR_RESPONSES)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from tidegate.reports.plan import PlanReport
+from tidegate.telemetry.recorded_rates import PrometheusRecording
 from tidegate.web.access.authenticators import Authenticator
 from tidegate.web.access.expiring_cache import ExpiringCache
 from tidegate.web.access.rights import AccessReviews
@@ -17,6 +18,7 @@ from tidegate.web.caches import FleetCaches
 from tidegate.web.charts import ChartReader, RangeQuery
 from tidegate.web.listing import Listing
 from tidegate.web.nodes import PoolNodes
+from tidegate.web.simulations import SimulationRunner
 from tidegate.web.topic_feed import TopicFeed
 from tidegate.web.traffic import TrafficBoard, TrafficSource
 
@@ -41,6 +43,8 @@ class PrometheusSources:
     """Reads the traffic at the gateways."""
     query_range: RangeQuery | None = None
     """Runs the queries of charts."""
+    recording: PrometheusRecording | None = None
+    """Reads the demand of a past time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class AppState:
     """Recent answers to what-ifs by pool and question, for users with the right to ask."""
     plan_limit: asyncio.Semaphore
     """Allows one what-if at a time."""
+    simulations: SimulationRunner
 
 
 def make_app_state(
@@ -95,4 +100,5 @@ def make_app_state(
         now,
         ExpiringCache(_MAX_PLANS, monotonic),
         asyncio.Semaphore(1),
+        SimulationRunner(sources.recording, fleet, now),
     )

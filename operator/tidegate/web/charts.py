@@ -30,8 +30,8 @@ GAUGES: Final = (
 """What charts are drawn from: gauges of the controllers, with PREFIX."""
 STEPS: Final = 240
 """Steps of a window: the bound of a chart, and of each series in an answer."""
-_SETTING: Final = "web.prometheusUrl in the chart's values (tidegate dashboard: --prometheus)"
-NOT_CONFIGURED: Final = f"No Prometheus is configured, so there are no charts over time: set {_SETTING} to one that scrapes the controllers."
+PROMETHEUS_SETTING: Final = "web.prometheusUrl in the chart's values (tidegate dashboard: --prometheus)"
+NOT_CONFIGURED: Final = f"No Prometheus is configured, so there are no charts over time: set {PROMETHEUS_SETTING} to one that scrapes the controllers."
 _REMEMBERED_S: Final = 10.0
 _REMEMBERED: Final = 64
 
@@ -121,7 +121,7 @@ class ChartReader:
         try:
             values = _values_by_step(await query(pool_query(pool), begin, end, step), begin, step)
         except (PrometheusError, ValueError) as error:
-            return f"Prometheus cannot be read: {error}. Check {_SETTING}, and that the dashboard reaches it."
+            return f"Prometheus cannot be read: {error}. Check {PROMETHEUS_SETTING}, and that the dashboard reaches it."
         samples = [(begin + number * step, values[number]) for number in sorted(values)]
         return PoolCharts(
             tuple(_slice_sample(time, gauges) for time, gauges in samples if ("slices", "healthy") in gauges),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Final
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
@@ -50,3 +50,27 @@ def has_csrf_token(context: RequestContext, fields: Mapping[str, str]) -> bool:
 
 VerifiedForm = Annotated[Mapping[str, str], Depends(verify_form)]
 UnverifiedForm = Annotated[Mapping[str, str], Depends(parse_form)]
+
+
+def parse_change_fields(fields: Mapping[str, str], settings: Collection[str]) -> dict[str, Any]:
+    """Return the body of a what-if from fields like `floor.offline` and `demand:ads/ctr`, and those of `settings`.
+
+    Empty fields change nothing.
+    """
+    changes: dict[str, Any] = {}
+    inferences: dict[str, dict[str, Any]] = {}
+    tiers: dict[str, dict[str, Any]] = {}
+    for field, text in fields.items():
+        value = text.strip()
+        if not value:
+            continue
+        if field in settings:
+            changes[field] = value
+        elif field.startswith(("floor.", "ceiling.")):
+            bound, _, tier = field.partition(".")
+            tiers.setdefault(tier, {"tier": tier})[bound] = value
+        elif ":" in field:
+            setting, _, name = field.partition(":")
+            key = "factor" if setting == "demand" and value.startswith("x") else setting
+            inferences.setdefault(name, {"inference": name})[key] = value.removeprefix("x")
+    return {**changes, "inferences": list(inferences.values()), "tiers": list(tiers.values())}

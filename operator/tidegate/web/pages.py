@@ -17,7 +17,7 @@ from tidegate.errors import TidegateError
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
-from tidegate.web import actions, change_pages, pool_pages
+from tidegate.web import actions, change_pages, pool_pages, simulation_pages
 from tidegate.web.access.rights import Action
 from tidegate.web.explanations import list_recent_decisions, report_inference
 from tidegate.web.feature_usage import list_used_features
@@ -44,6 +44,7 @@ _MESSAGES_BY_CODE: Final = {message.code: (name, message) for name, message in m
 
 router: Final = APIRouter(include_in_schema=False)
 router.include_router(pool_pages.router)
+router.include_router(simulation_pages.router)
 router.include_router(change_pages.router)
 
 

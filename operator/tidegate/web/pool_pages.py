@@ -22,7 +22,7 @@ from tidegate.services.what_if import parse_what_if
 from tidegate.web import actions
 from tidegate.web.charts import NOT_CONFIGURED
 from tidegate.web.explanations import list_recent_decisions, report_pool
-from tidegate.web.forms import VerifiedForm
+from tidegate.web.forms import VerifiedForm, parse_change_fields
 from tidegate.web.listing import Plural
 from tidegate.web.object_pages import object_variables
 from tidegate.web.pool_power import SlotQuery, get_slot_page, list_pod_namespaces, summarise_power
@@ -134,7 +134,7 @@ async def _render_plan(context: RequestContext, pool: str, fields: Mapping[str, 
     resource = await context.read_object(context.app.fleet.pools, ObjectKey("", pool))
     message, report = "", None
     try:
-        report = await actions.plan_pool(context, pool, parse_what_if(_parse_what_if(fields)))
+        report = await actions.plan_pool(context, pool, parse_what_if(_read_question(fields)))
     except (PermanentError, ValueError) as error:
         message = str(error)
         report = None if not fields else await _current_plan(context, pool)
@@ -160,27 +160,9 @@ async def _current_plan(context: RequestContext, pool: str) -> PlanReport | None
         return None
 
 
-def _parse_what_if(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return a WhatIf from fields like `factor`, `floor.offline` and `demand:ads/ctr`; empty fields change nothing."""
-    assumptions: dict[str, Any] = {}
-    inferences: dict[str, dict[str, Any]] = {}
-    tiers: dict[str, dict[str, Any]] = {}
-    for field, text in fields.items():
-        value = text.strip()
-        if not value:
-            continue
-        if field in {"factor", "slices"}:
-            assumptions[field] = value
-        elif field == "withoutBudget":
-            assumptions[field] = True
-        elif field.startswith(("floor.", "ceiling.")):
-            bound, _, tier = field.partition(".")
-            tiers.setdefault(tier, {"tier": tier})[bound] = value
-        elif ":" in field:
-            setting, _, name = field.partition(":")
-            key = "factor" if setting == "demand" and value.startswith("x") else setting
-            inferences.setdefault(name, {"inference": name})[key] = value.removeprefix("x")
-    return {**assumptions, "inferences": list(inferences.values()), "tiers": list(tiers.values())}
+def _read_question(fields: Mapping[str, str]) -> dict[str, Any]:
+    question = parse_change_fields(fields, {"factor", "slices"})
+    return {**question, "withoutBudget": True} if fields.get("withoutBudget") else question
 
 
 @dataclass(frozen=True, slots=True)

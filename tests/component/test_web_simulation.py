@@ -1,0 +1,273 @@
+"""Simulations of the dashboard and its API: what they answer, for whom, within which bounds, and what stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+import threading
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from builders.compute_pool import a_compute_pool
+from builders.inference import an_inference
+from builders.shown_fleet import SHOWN_AT
+from builders.web_page import CSRF, Page
+from fixtures.dashboard import Dashboard
+from tidegate.errors import RetryableError
+from tidegate.reports.simulation import SimulationReport
+from tidegate.simulation import engine
+from tidegate.telemetry.prometheus_api import PrometheusError, RangeSeries
+from tidegate.web import simulations
+from tidegate.web.simulations import (
+    NO_HISTORY,
+    DayComparison,
+    DayRequest,
+    SimulationRunner,
+    SimulationStoppedError,
+)
+
+POOL = "gpu-a"
+PATH = f"/computepools/{POOL}/simulate"
+BODY: dict[str, Any] = {"pool": POOL, "hours": 1, "historyDays": 1, "policies": ["present", "static"]}
+FORM = {"hours": "1", "historyDays": "1", "policy.present": "true", "policy.static": "true"}
+
+
+def rates(begin: datetime, end: datetime, step: timedelta) -> Sequence[RangeSeries]:
+    """120/s, and in the last half hour three times that."""
+    times = [begin + number * step for number in range((end - begin) // step + 1)]
+    peak = SHOWN_AT - timedelta(minutes=30)
+    values = [(at.timestamp(), "360" if at > peak else "120") for at in times]
+    return [{"metric": {"namespace": "ads", "inference": "ctr"}, "values": values}]
+
+
+@pytest.fixture
+def recorded(dashboard: Dashboard) -> Dashboard:
+    """A pool of eight slices, with a real-time Inference that Prometheus knows, and offline work."""
+    placed: dict[str, Any] = {"placement": {"pool": POOL}, "replicas": None}
+    slices = {"total": 8, "healthy": 8, "free": 0}
+    dashboard.put(
+        a_compute_pool(POOL, status={"observedGeneration": 1, "nodes": 4, "slices": slices}),
+        an_inference(
+            "ctr", scaling={"minReplicas": 1, "maxReplicas": 6}, capacity={"requestsPerSecond": "100"},
+            slo={"latencyP99": "30ms"}, tier="realtime", **placed,
+        ),
+        an_inference("embed", scaling={"minReplicas": 0, "maxReplicas": 8}, tier="offline", **placed),
+    )  # fmt: skip
+    dashboard.prometheus.answer = rates
+    return dashboard
+
+
+async def ask(
+    dashboard: Dashboard, token: str = "token-of-ann", **changes: Any
+) -> tuple[int, dict[str, Any]]:
+    async with dashboard.browser(token) as browser:
+        answer = await browser.post("/api/v1/simulate", json={**BODY, **changes})
+    return answer.status_code, answer.json()
+
+
+async def submit(
+    dashboard: Dashboard, fields: dict[str, str], token: str = "token-of-ann"
+) -> tuple[int, str]:
+    async with dashboard.browser(token) as browser:
+        form = await browser.get(PATH)
+        csrf = re.search(f'{CSRF}([^"]+)"', form.text)
+        assert csrf is not None
+        answer = await browser.post(PATH, data={**fields, "csrf": csrf[1]})
+    return answer.status_code, answer.text
+
+
+async def test_the_api_answers_with_the_report_of_the_command_line(recorded: Dashboard) -> None:
+    status, body = await ask(recorded)
+    report = SimulationReport.model_validate(body)
+    fewer = (await ask(recorded, inferences=[{"inference": "ads/ctr", "maxReplicas": 2}], slices=6))[1]
+
+    assert status == 200
+    assert (report.slices, report.hours, report.history_hours) == (8, 1, 24)
+    assert [policy.policy for policy in report.policies] == ["present", "static", "oracle"]
+    assert report.policies[0].missed_minutes > 0 == report.policies[2].missed_minutes
+    assert fewer["slices"] == 6
+    assert fewer["policies"][0]["missedMinutes"] > 29 > report.policies[0].missed_minutes
+    assert fewer["whatIf"]["inferences"][0]["maxReplicas"] == 2
+
+
+async def test_the_page_shows_policies_as_recorded_and_with_changes_side_by_side(recorded: Dashboard) -> None:
+    status, text = await submit(
+        recorded, {**FORM, "maxReplicas:ads/ctr": "2", "lost.nodes": "1", "lost.after": "10m"}
+    )
+    page = Page(text)
+
+    assert status == 200
+    assert page.found == []
+    assert sorted(page.ids) == sorted(set(page.ids))
+    assert text.count("<svg role=") == 4 * 3 * 2
+    assert text.count("1 node lost") == 4 * 3
+    assert "present, with the changes: minutes missed" in text
+    assert 'name="maxReplicas:ads/ctr" type="number" min="0" step="1" inputmode="decimal" value="2"' in text
+    assert text.rstrip().endswith("</html>")
+
+    _, unchanged = await submit(recorded, FORM)
+    assert unchanged.count("<svg role=") == 4 * 3
+    assert "present, as recorded" not in unchanged
+
+
+async def test_who_sees_the_pool_may_simulate_it_and_others_may_not(recorded: Dashboard) -> None:
+    assert (await ask(recorded, "token-of-bob"))[0] == 200
+    recorded.allowed.users["token-of-eve"] = "eve"
+    recorded.allowed.verbs["eve"] = frozenset({"get", "list"})
+    recorded.allowed.resources["eve"] = frozenset({"computepools"})
+    status, body = await ask(recorded, "token-of-eve")
+    async with recorded.browser("token-of-eve") as browser:
+        page = await browser.get(PATH)
+
+    assert (status, page.status_code) == (403, 403)
+    assert "list allocationdecisions" in body["detail"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "message"),
+    [
+        ({"pool": "gpu-b"}, 404, "gpu-b"),
+        ({"policies": ["best"]}, 400, "policy: there is no 'best'; there are forecast, present,"),
+        ({"hours": 100}, 422, "hours"),
+        ({"interval": "1s"}, 422, "interval"),
+        ({"end": "2026-06-01T12:00:00"}, 422, "end"),
+        ({"lostNodes": [{"nodes": 5, "after": "10m"}]}, 400, "lostNodes: takes 5 nodes, the pool has 4"),
+        (
+            {"inferences": [{"inference": "ads/x", "value": 2}]},
+            400,
+            "inferences: there is no ads/x in the pool",
+        ),
+    ],
+)
+async def test_a_question_that_does_not_fit_names_what_does_not(
+    recorded: Dashboard, changes: dict[str, Any], status: int, message: str
+) -> None:
+    answered, body = await ask(recorded, **changes)
+
+    assert answered == status
+    assert message in body["detail"]
+
+
+async def test_an_invalid_field_of_the_form_is_named_and_the_form_kept(recorded: Dashboard) -> None:
+    status, text = await submit(recorded, {**FORM, "dwell": "soon", "slices": "6"})
+
+    assert status == 400
+    assert "dwell: " in html.unescape(text)
+    assert 'value="soon"' in text
+
+
+async def test_without_history_or_capacity_it_says_what_to_do(recorded: Dashboard) -> None:
+    recorded.prometheus.answer = lambda begin, end, step: ()
+    nothing = await ask(recorded)
+    _, text = await submit(recorded, FORM)
+    recorded.prometheus.answer = PrometheusError("it cannot be asked (TimeoutError)")
+    silent = await ask(recorded)
+    recorded.put(
+        an_inference("ctr", tier="realtime", placement={"pool": POOL}, scaling={"minReplicas": 1, "maxReplicas": 6}, replicas=None)
+    )  # fmt: skip
+    unmeasured = await ask(recorded)
+    none = SimulationRunner(None, recorded.parts.fleet, recorded.parts.now)
+    recorded.app.state.app_state = replace(recorded.parts, simulations=none)
+    unset = await ask(recorded)
+    async with recorded.browser() as browser:
+        page = (await browser.get(PATH)).text
+
+    assert nothing[0] == 400
+    assert "check that it scrapes the gateways" in nothing[1]["detail"]
+    assert "check that it scrapes the gateways" in text
+    assert 'role="alert"' in text
+    assert (silent[0], "it cannot be asked (TimeoutError)" in silent[1]["detail"]) == (503, True)
+    assert (unmeasured[0], "tidegate calibrate" in unmeasured[1]["detail"]) == (400, True)
+    assert unset == (400, {"detail": NO_HISTORY})
+    assert NO_HISTORY in html.unescape(page)
+    assert '<form class="question"' not in page
+
+
+async def test_more_rates_than_memory_holds_are_refused(
+    recorded: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulations, "_MAX_RATES", 599)
+    status, body = await ask(recorded)
+
+    assert status == 400
+    assert "300 steps of 2 Inferences are 600 rates, more than 599: choose fewer days" in body["detail"]
+
+
+class HeldSolver:
+    """Holds every simulation at its first step until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.released, self.ended = threading.Event(), threading.Event(), threading.Event()
+        run_policy = engine.run_policy
+
+        def hold_policy(*arguments: Any) -> Any:
+            self.entered.set()
+            assert self.released.wait(30)
+            try:
+                return run_policy(*arguments)
+            finally:
+                self.ended.set()
+
+        monkeypatch.setattr("tidegate.services.simulation.run_policy", hold_policy)
+
+
+async def test_one_runs_at_a_time_and_the_loop_goes_on(
+    recorded: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldSolver(monkeypatch)
+    first = asyncio.create_task(ask(recorded))
+    await asyncio.to_thread(held.entered.wait, 30)
+    second = await ask(recorded)
+    held.released.set()
+
+    assert second[0] == 503
+    assert "another simulation runs" in second[1]["detail"]
+    assert (await first)[0] == 200
+    assert (await ask(recorded))[0] == 200
+
+
+async def test_a_simulation_that_nobody_waits_for_ends(
+    recorded: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldSolver(monkeypatch)
+    runner = recorded.parts.simulations
+    async with aclosing(runner.run_simulation(DayRequest.model_validate(BODY), compare=False)) as steps:
+        async for _ in steps:
+            if held.entered.is_set():
+                break
+    with pytest.raises(RetryableError, match="another simulation runs"):
+        await anext(runner.run_simulation(DayRequest.model_validate(BODY), compare=False))
+    held.released.set()
+    assert await asyncio.to_thread(held.ended.wait, 30)
+    assert runner._task is not None
+    await asyncio.wait({runner._task})
+
+    assert runner._task.cancelled()
+    assert (await ask(recorded))[0] == 200
+
+
+async def test_a_simulation_that_takes_too_long_ends(recorded: Dashboard) -> None:
+    parts = recorded.parts
+    runner = SimulationRunner(parts.simulations._source, parts.fleet, parts.now, max_s=0.0)
+
+    async def run_to_end() -> None:
+        async for step in runner.run_simulation(DayRequest.model_validate(BODY), compare=False):
+            assert not isinstance(step, DayComparison)
+
+    with pytest.raises(
+        SimulationStoppedError, match="choose fewer hours, fewer policies or a longer interval"
+    ):
+        await run_to_end()
+
+
+async def test_the_same_question_over_the_same_time_has_the_same_answer(recorded: Dashboard) -> None:
+    first = await ask(recorded)
+    recorded.clock.now = SHOWN_AT + timedelta(minutes=4)
+    assert json.dumps(await ask(recorded)) == json.dumps(first)
