@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from builders.inference import an_inference
+from builders.recorded_fleet import a_recorded_fleet, recorded_series
 from builders.shown_fleet import ready, shown_series
 from builders.waiting import eventually
 from fixtures.app_server import served
@@ -60,6 +61,7 @@ PAGES = {
     "failed": "/inferences/ads/wide",
     "access": "/modelaccesses/ads/din",
     "power": "/computepools/cpu-a",
+    "simulate": "/computepools/cpu-a/simulate",
     "decisions": "/decisions",
     "decision": "/decisions/cpu-a-2",
     "overrides": "/overrides",
@@ -224,3 +226,27 @@ async def test_axe_finds_nothing_serious(
         )
         assert not wider, f"{path} is wider than {width} px"
     assert found == {}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_simulation_is_asked_and_answered(
+    shown: Shown, visitor: Visitor, scheme: ColorScheme
+) -> None:
+    dashboard, address = shown
+    dashboard.put(*a_recorded_fleet())
+    dashboard.prometheus.answer = recorded_series
+    page = await visitor.page(address, scheme=scheme, width=320 if scheme == "dark" else 1280)
+    await dashboard.signed_in(page)
+    await page.goto("/computepools/gpu-a")
+    await page.get_by_role("link", name="Simulate…").click()
+    await page.get_by_role("spinbutton", name="Hours").fill("1")
+    await page.get_by_role("spinbutton", name="Most replicas of ads/ctr").fill("2")
+    await page.get_by_role("button", name="Simulate").click()
+    await page.get_by_role("row", name="present with the changes").wait_for()
+
+    missed = page.get_by_role("img", name="present, with the changes: minutes missed")
+    assert await missed.is_visible()
+    assert not await page.get_by_role("log").is_visible()
+    assert list(map(str, await axe(page))) == []
+    wider = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+    assert not await page.evaluate(wider)

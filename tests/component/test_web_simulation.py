@@ -7,23 +7,22 @@ import html
 import json
 import re
 import threading
-from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
+from builders.recorded_fleet import RECORDED_POOL, a_recorded_fleet, recorded_series
 from builders.shown_fleet import SHOWN_AT
 from builders.web_page import CSRF, Page
 from fixtures.dashboard import Dashboard
 from tidegate.errors import RetryableError
 from tidegate.reports.simulation import SimulationReport
 from tidegate.simulation import engine
-from tidegate.telemetry.prometheus_api import PrometheusError, RangeSeries
+from tidegate.telemetry.prometheus_api import PrometheusError
 from tidegate.web import simulations
 from tidegate.web.simulations import (
     NO_HISTORY,
@@ -33,34 +32,17 @@ from tidegate.web.simulations import (
     SimulationStoppedError,
 )
 
-POOL = "gpu-a"
+POOL = RECORDED_POOL
 PATH = f"/computepools/{POOL}/simulate"
 BODY: dict[str, Any] = {"pool": POOL, "hours": 1, "historyDays": 1, "policies": ["present", "static"]}
 FORM = {"hours": "1", "historyDays": "1", "policy.present": "true", "policy.static": "true"}
 
 
-def rates(begin: datetime, end: datetime, step: timedelta) -> Sequence[RangeSeries]:
-    """120/s, and in the last half hour three times that."""
-    times = [begin + number * step for number in range((end - begin) // step + 1)]
-    peak = SHOWN_AT - timedelta(minutes=30)
-    values = [(at.timestamp(), "360" if at > peak else "120") for at in times]
-    return [{"metric": {"namespace": "ads", "inference": "ctr"}, "values": values}]
-
-
 @pytest.fixture
 def recorded(dashboard: Dashboard) -> Dashboard:
     """A pool of eight slices, with a real-time Inference that Prometheus knows, and offline work."""
-    placed: dict[str, Any] = {"placement": {"pool": POOL}, "replicas": None}
-    slices = {"total": 8, "healthy": 8, "free": 0}
-    dashboard.put(
-        a_compute_pool(POOL, status={"observedGeneration": 1, "nodes": 4, "slices": slices}),
-        an_inference(
-            "ctr", scaling={"minReplicas": 1, "maxReplicas": 6}, capacity={"requestsPerSecond": "100"},
-            slo={"latencyP99": "30ms"}, tier="realtime", **placed,
-        ),
-        an_inference("embed", scaling={"minReplicas": 0, "maxReplicas": 8}, tier="offline", **placed),
-    )  # fmt: skip
-    dashboard.prometheus.answer = rates
+    dashboard.put(*a_recorded_fleet())
+    dashboard.prometheus.answer = recorded_series
     return dashboard
 
 
