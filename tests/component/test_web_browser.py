@@ -250,3 +250,6 @@ async def test_a_simulation_is_asked_and_answered(
     assert list(map(str, await axe(page))) == []
     wider = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
     assert not await page.evaluate(wider)
+    await page.goto("/computepools/gpu-a")
+    await page.get_by_role("img", name="gpu-a: planned slices by tier").wait_for()
+    assert list(map(str, await axe(page))) == []

@@ -249,6 +249,7 @@ PAGES = (
     "/computepools/gpu-a",
     "/computepools/gpu-a/demand",
     "/computepools/gpu-a/simulate",
+    "/computepools/gpu-a/next-hours",
     "/plan/gpu-a",
     "/decisions",
     "/decisions?inference=ads/fine",

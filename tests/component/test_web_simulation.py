@@ -253,3 +253,33 @@ async def test_the_same_question_over_the_same_time_has_the_same_answer(recorded
     first = await ask(recorded)
     recorded.clock.now = SHOWN_AT + timedelta(minutes=4)
     assert json.dumps(await ask(recorded)) == json.dumps(first)
+
+
+# -- the next hours ----------------------------------------------------------------------------------------
+
+
+async def test_the_next_hours_are_planned_once_in_five_minutes_and_shown(recorded: Dashboard) -> None:
+    async with recorded.browser() as browser:
+        report = (await browser.get(f"/api/v1/computepools/{POOL}/next-hours")).json()
+        count = len(recorded.prometheus.asked)
+        part = (await browser.get(f"/computepools/{POOL}/next-hours")).text
+        power = (await browser.get(f"/computepools/{POOL}")).text
+    ctr = next(course for course in report["inferences"] if course["inference"] == "ads/ctr")
+
+    assert (report["begin"], len(ctr["median"]), ctr["forecast"]) == ("2026-06-01T12:00:00Z", 16, True)
+    assert len(recorded.prometheus.asked) == count > 0
+    assert part.count("<svg role=") == 3
+    assert Page(part).found == []
+    assert f'hx-get="/computepools/{POOL}/next-hours"' in power
+
+
+async def test_the_next_hours_without_history_say_what_to_do(recorded: Dashboard) -> None:
+    recorded.prometheus.answer = lambda begin, end, step: ()
+    async with recorded.browser() as browser:
+        refused = await browser.get(f"/api/v1/computepools/{POOL}/next-hours")
+        part = await browser.get(f"/computepools/{POOL}/next-hours")
+        missing = await browser.get("/api/v1/computepools/gpu-b/next-hours")
+
+    assert (refused.status_code, part.status_code, missing.status_code) == (503, 200, 404)
+    for text in (refused.json()["detail"], html.unescape(part.text)):
+        assert "check that it scrapes the gateways" in text

@@ -20,6 +20,7 @@ from tidegate.errors import RetryableError
 from tidegate.planning.allocator.move_budget import RemainingBudget
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.explanation import InferenceReport, PoolReport
+from tidegate.reports.next_hours import NextHoursReport
 from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
@@ -264,6 +265,13 @@ async def list_demand_samples(
     await context.read_object(context.app.fleet.pools, ObjectKey("", name))
     await context.require(actions.plan_right(context))
     return (await context.app.charts.read(name, window)).demand
+
+
+@router.get("/computepools/{name}/next-hours", responses=ERROR_RESPONSES)
+async def get_next_hours(context: AuthenticatedContext, name: Name) -> NextHoursReport:
+    """Return the demand that is expected in the next four hours, and the slices that the allocator is going to plan for it."""
+    await actions.require_pool_view(context, name)
+    return await context.app.simulations.plan_next_hours(name)
 
 
 @router.get("/inferences/{namespace}/{name}/why", responses=ERROR_RESPONSES)

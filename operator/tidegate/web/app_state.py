@@ -100,5 +100,5 @@ def make_app_state(
         now,
         ExpiringCache(_MAX_PLANS, monotonic),
         asyncio.Semaphore(1),
-        SimulationRunner(sources.recording, fleet, now),
+        SimulationRunner(sources.recording, fleet, now, monotonic=monotonic),
     )

@@ -84,6 +84,7 @@ async def pool_page(
         nodes_known=node_slices is not None,
         nodes_watched=context.app.nodes.watched,
         may_nodes=await context.is_allowed(LIST_NODES),
+        no_history=context.app.simulations.history_problem,
         no_charts="" if context.app.charts.is_configured else NOT_CONFIGURED,
         decisions=[DecisionReport.from_decision(decision) for decision in decisions[:10]],
         overrides=[

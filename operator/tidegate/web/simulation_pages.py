@@ -37,6 +37,21 @@ async def simulation_page(context: AuthenticatedContext, name: str) -> HTMLRespo
     return await _render_form(context, name, {}, "")
 
 
+@router.get("/computepools/{name}/next-hours")
+async def next_hours_part(context: AuthenticatedContext, name: str) -> HTMLResponse:
+    """Show the demand and the plan of the next hours; a part of the pool's page."""
+    await actions.require_pool_view(context, name)
+    report, message = None, ""
+    try:
+        report = await context.app.simulations.plan_next_hours(name)
+    except (TidegateError, ValueError) as error:
+        message = str(error)
+    charts = Markup(report.render_charts()) if report is not None else ""  # noqa: S704 - it escapes what it draws
+    return render_page(
+        context, "next_hours.html", pool=name, report=report, charts=charts, message=message, topics=[]
+    )
+
+
 @router.post("/computepools/{name}/simulate")
 async def submit_simulation(context: AuthenticatedContext, name: str, fields: VerifiedForm) -> Response:
     """Simulate, and send the page as the simulation proceeds; it ends when the browser goes away."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -10,13 +11,16 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AwareDatetime, Field
 
+from tidegate.allocation.solver import Solver
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import DNS_LABEL, ObjectKey
 from tidegate.api.what_if import DayWhatIf
-from tidegate.errors import PermanentError, RetryableError
+from tidegate.errors import PermanentError, RetryableError, TidegateError
+from tidegate.reports.next_hours import NextHoursReport
 from tidegate.reports.simulation import SimulationReport
 from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.services.recorded_day import (
+    PoolRecording,
     RecordedObjects,
     RecordedSpan,
     measure_loads,
@@ -25,8 +29,10 @@ from tidegate.services.recorded_day import (
 )
 from tidegate.services.simulation import simulate_day
 from tidegate.simulation.day import DayOptions
+from tidegate.simulation.next_hours import STEP, plan_next_hours
 from tidegate.simulation.policies import FORECAST, PRESENT
 from tidegate.telemetry.recorded_rates import PrometheusRecording
+from tidegate.web.access.expiring_cache import ExpiringCache
 from tidegate.web.caches import FleetCaches
 from tidegate.web.charts import PROMETHEUS_SETTING
 
@@ -34,6 +40,10 @@ MAX_S: Final = 120.0
 """The longest time for reading rates, and the longest for simulating."""
 _MAX_RATES: Final = 500_000
 _TICK_S: Final = 0.5
+NEXT_HOURS: Final = 4
+_FORECAST_HISTORY: Final = timedelta(days=14)
+_REMEMBERED_S: Final = 300.0
+_REMEMBERED: Final = 64
 _DAY: Final = timedelta(days=1)
 NO_HISTORY: Final = f"No Prometheus is configured, so there is no history to simulate: set {PROMETHEUS_SETTING} to one that scrapes the gateways."
 
@@ -104,6 +114,7 @@ class SimulationRunner:
         fleet: FleetCaches,
         now: Callable[[], datetime],
         *,
+        monotonic: Callable[[], float] = time.monotonic,
         max_s: float = MAX_S,
     ) -> None:
         """`source` is None where no Prometheus is configured."""
@@ -112,6 +123,8 @@ class SimulationRunner:
         self._now = now
         self._max_s = max_s
         self._task: asyncio.Task[DayComparison] | None = None
+        self._next_hours: ExpiringCache[str, NextHoursReport | str] = ExpiringCache(_REMEMBERED, monotonic)
+        self._next_hours_lock = asyncio.Lock()
 
     @property
     def history_problem(self) -> str:
@@ -134,7 +147,9 @@ class SimulationRunner:
         objects = _read_objects(self._fleet, request.pool)
         span = request.find_span(self._now())
         _check_size(objects, span)
-        task = asyncio.create_task(_read_and_simulate(self._source, objects, span, request, progress, compare=compare))
+        task = asyncio.create_task(
+            _read_and_simulate(self._source, objects, span, request, progress, compare=compare)
+        )
         self._task = task
         task.add_done_callback(_retrieve_error)
         try:
@@ -146,6 +161,44 @@ class SimulationRunner:
         finally:
             progress.stop_thread()
             task.cancel()
+
+    async def plan_next_hours(self, pool: str) -> NextHoursReport:
+        """Return the plan of the next hours, at most five minutes old. Raises TidegateError that states the way out."""
+        if self._source is None:
+            raise PermanentError(NO_HISTORY)
+        async with self._next_hours_lock:
+            answer = self._next_hours.get(pool)
+            if answer is None:
+                answer = await self._compute_next_hours(self._source, pool)
+                self._next_hours.put(pool, answer, _REMEMBERED_S)
+        if isinstance(answer, str):
+            raise RetryableError(answer)
+        return answer
+
+    async def _compute_next_hours(self, source: PrometheusRecording, pool: str) -> NextHoursReport | str:
+        """Return the plan, or why there is none, which is remembered as well."""
+        objects = _read_objects(self._fleet, pool)
+        step_s = STEP.total_seconds()
+        end = datetime.fromtimestamp(self._now().timestamp() // step_s * step_s, UTC)
+        span = RecordedSpan(end - _FORECAST_HISTORY, STEP, _FORECAST_HISTORY // STEP)
+        progress = _SimulationProgress(self._max_s)
+        try:
+            _check_size(objects, span)
+            recording = await _read_recording(source, objects, span)
+            progress.start_clock()
+
+            def plan_hours() -> NextHoursReport:
+                solver = Solver(time.monotonic)
+                day = recording.make_day()
+                return NextHoursReport.from_plan(
+                    plan_next_hours(day, NEXT_HOURS, solver.solve, progress.report_step)
+                )
+
+            return await asyncio.to_thread(plan_hours)
+        except (TidegateError, ValueError) as error:
+            return str(error)
+        finally:
+            progress.stop_thread()
 
 
 class _SimulationProgress:
@@ -177,6 +230,17 @@ class _SimulationProgress:
             raise SimulationStoppedError(message)
 
 
+async def _read_recording(
+    source: PrometheusRecording, objects: RecordedObjects, span: RecordedSpan
+) -> PoolRecording:
+    try:
+        async with asyncio.timeout(MAX_S):
+            return await read_recording(source, objects, span)
+    except TimeoutError as error:
+        message = f"{source.name} has not answered within {MAX_S:g} s: choose fewer days of history or a longer interval"
+        raise RetryableError(message) from error
+
+
 def _read_objects(fleet: FleetCaches, name: str) -> RecordedObjects:
     pool = fleet.pools.get(ObjectKey("", name))
     if pool is None:
@@ -206,12 +270,7 @@ async def _read_and_simulate(
     *,
     compare: bool,
 ) -> DayComparison:
-    try:
-        async with asyncio.timeout(MAX_S):
-            recording = await read_recording(source, objects, span)
-    except TimeoutError as error:
-        message = f"{source.name} has not answered within {MAX_S:g} s: choose fewer days of history or a longer interval"
-        raise RetryableError(message) from error
+    recording = await _read_recording(source, objects, span)
     changes = request.day_changes
     changed = changes != DayWhatIf()
 
