@@ -1,6 +1,6 @@
 """P12: what allocation policies make of real days: value, missed minutes and moves, against other policies and an oracle.
 
-    python bench/policies.py [--series nyc_taxi,...] [--folder DIR] [--hours 24] [--models 60] [--output FILE]
+    python bench/policies.py [--series nyc_taxi,...] [--folder DIR] [--hours 24] [--models 60] [--ablation] [--output FILE]
 
 The load is a series of the Numenta Anomaly Benchmark (MIT): `--folder` has its CSV files. Sixty models in three tiers follow it, each
 with a delay, a share and noise of its own, on a pool that is a tenth too small at the peaks. Two weeks of the series are the history
@@ -8,7 +8,7 @@ that forecasts and the fixed split look at; the next day is simulated by the min
 
 The policies are Tidegate's with forecasts, with the present rates, and without the price of a move; and the baselines of
 tidegate.simulation. The oracle is the allocator with the demand of each minute, and with replicas that load in no time. Prints one
-JSON document, and a table to stderr; exits 1 unless Tidegate with forecasts serves the most value on each series.
+JSON document, and a table to stderr; `--ablation` measures instead what each part of the allocator is worth (ablation.py). Exits 1 unless Tidegate with forecasts serves the most value on each series.
 """
 
 from __future__ import annotations
@@ -183,9 +183,33 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def measure_parts(options: argparse.Namespace) -> int:
+    """Measure what each part of the allocator is worth."""
+    from ablation import measure_ablation, summarize_series
+
+    document = {
+        name: measure_ablation(read_series(options.folder, name), options)
+        for name in options.series.split(",")
+    }
+    write_document({"mean": summarize_series(list(document.values())), "series": document}, options.output)
+    return 0
+
+
+def write_document(document: Mapping[str, Any], path: Path | None) -> None:
+    """Print a JSON document, and write it to a file if one is named."""
+    text = json.dumps(document, indent=1)
+    print(text)
+    if path is not None:
+        path.write_text(text + "\n")
+
+
 def main() -> int:
     """Measure once."""
-    options = make_parser(__doc__).parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--ablation", action="store_true", help="leave out each part of the allocator")
+    options = parser.parse_args()
+    if options.ablation:
+        return measure_parts(options)
     document = {
         name: measure_series(read_series(options.folder, name), options) for name in options.series.split(",")
     }
@@ -200,10 +224,7 @@ def main() -> int:
         for policy in next(iter(document.values()))
     }
     result = {"geometric_mean_over_oracle": summary, "series": document}
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.output is not None:
-        options.output.write_text(text + "\n")
+    write_document(result, options.output)
     best = all(
         series[FORECAST]["value_over_oracle"]
         >= max(figures["value_over_oracle"] for name, figures in series.items() if name != ORACLE)

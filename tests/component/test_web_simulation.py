@@ -12,12 +12,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 
 from builders.inference import an_inference
 from builders.recorded_fleet import RECORDED_POOL, a_recorded_fleet, recorded_series
 from builders.shown_fleet import SHOWN_AT
+from builders.waiting import eventually
 from builders.web_page import CSRF, Page
+from fixtures.app_server import served
 from fixtures.dashboard import Dashboard
 from tidegate.errors import RetryableError
 from tidegate.reports.simulation import SimulationReport
@@ -233,6 +236,32 @@ async def test_a_simulation_that_nobody_waits_for_ends(
 
     assert runner._task.cancelled()
     assert (await ask(recorded))[0] == 200
+
+
+@pytest.mark.parametrize("path", [PATH, "/api/v1/simulate"])
+async def test_a_client_that_goes_away_ends_its_simulation(
+    recorded: Dashboard, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    held = HeldSolver(monkeypatch)
+    runner = recorded.parts.simulations
+    async with served(recorded.app) as address:
+        token = {"authorization": "Bearer token-of-ann"}
+        async with httpx.AsyncClient(base_url=address, headers=token, trust_env=False) as client:
+            form = await client.get(PATH)
+            csrf = re.search(f'{CSRF}([^"]+)"', form.text)
+            assert csrf is not None
+            content = {"json": BODY} if path.startswith("/api/") else {"data": {**FORM, "csrf": csrf[1]}}
+            posting = asyncio.create_task(client.post(path, **content))
+            await asyncio.to_thread(held.entered.wait, 30)
+            posting.cancel()
+            await asyncio.wait({posting})
+        task = runner._task
+        assert task is not None
+        await eventually(lambda: task.cancelling() or None, "the simulation is cancelled")
+        held.released.set()
+        await asyncio.wait({task})
+
+    assert task.cancelled()
 
 
 async def test_a_simulation_that_takes_too_long_ends(recorded: Dashboard) -> None:

@@ -62,7 +62,8 @@ def test_table_has_a_line_for_each_chosen_policy_and_the_oracle(trace: Path) -> 
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0] == "computepool/cpu-a: 20 slices, 3 Inferences, 1 h after 190.933 h of history"
-    assert [line.split()[0] for line in lines[2:]] == ["POLICY", "present", "hpa", "oracle"]
+    assert lines[1] == 'with {"slices": 20}'
+    assert [line.split()[0] for line in lines[3:]] == ["POLICY", "present", "hpa", "oracle"]
 
 
 def write(path: Path, text: str) -> Path:

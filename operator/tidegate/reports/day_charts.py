@@ -26,7 +26,7 @@ body{font:15px sans-serif;max-width:1500px;margin:2rem auto;padding:0 1rem;backg
 pre{overflow:auto}
 .swatch{display:inline-block;width:.7rem;height:.7rem;background:var(--c)}
 .legend{display:flex;gap:1rem;list-style:none;padding:0}
-.small-charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(240px,1fr));gap:.5rem 1rem}
+.small-charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(240px,1fr));gap:.5rem 1rem}
 figure.chart{margin:0}figure.chart svg{display:block;width:100%}
 figcaption,figure.chart text{color:var(--quiet);fill:var(--quiet);font-size:12px}
 .t-realtime{--c:var(--realtime)}.t-nearline{--c:var(--nearline)}.t-offline{--c:var(--offline)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Self
@@ -148,6 +149,9 @@ class SimulationReport(Report):
             f"computepool/{self.pool}: {self.slices} slices, {len(self.inferences)} Inferences, {self.hours:g} h "
             f"after {self.history_hours:g} h of history"
         )
+        changes = self.what_if.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        if changes:
+            yield f"with {json.dumps(changes)}"
         yield ""
         header = ["POLICY", "VALUE", "OF ORACLE", "MISSED MIN", "UNSERVED", "MOVED", "IDLE SLICE-H"]
         rows = [[*header, *(f"{tier.value.upper()} SLICE-H" for tier in Tier if wide), "WHAT IT IS"]]
