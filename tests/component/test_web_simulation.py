@@ -123,6 +123,9 @@ async def test_who_sees_the_pool_may_simulate_it_and_others_may_not(recorded: Da
         ({"hours": 100}, 422, "hours"),
         ({"interval": "1s"}, 422, "interval"),
         ({"end": "2026-06-01T12:00:00"}, 422, "end"),
+        ({"end": "0001-01-01T00:00:00Z"}, 422, "end"),
+        ({"hours": "NaN"}, 422, "hours"),
+        ({"factor": "NaN"}, 422, "factor"),
         ({"lostNodes": [{"nodes": 5, "after": "10m"}]}, 400, "lostNodes: takes 5 nodes, the pool has 4"),
         (
             {"inferences": [{"inference": "ads/x", "value": 2}]},

@@ -43,8 +43,10 @@ _TICK_S: Final = 0.5
 NEXT_HOURS: Final = 4
 _FORECAST_HISTORY: Final = timedelta(days=14)
 _REMEMBERED_S: Final = 300.0
+_PROBLEM_REMEMBERED_S: Final = 15.0
 _REMEMBERED: Final = 64
 _DAY: Final = timedelta(days=1)
+_EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 NO_HISTORY: Final = f"No Prometheus is configured, so there is no history to simulate: set {PROMETHEUS_SETTING} to one that scrapes the gateways."
 
 
@@ -52,8 +54,12 @@ class DayRequest(DayWhatIf):
     """A past time of a pool to simulate, and what is changed in it."""
 
     pool: Annotated[str, Field(pattern=f"^{DNS_LABEL}$", max_length=63)]
-    end: Annotated[AwareDatetime | None, Field(description="End of the time; absent: now.")] = None
-    hours: Annotated[float, Field(ge=0.25, le=48, description="Length of the time.")] = 24.0
+    end: Annotated[AwareDatetime | None, Field(ge=_EARLIEST, description="End of the time; absent: now.")] = (
+        None
+    )
+    hours: Annotated[float, Field(ge=0.25, le=48, allow_inf_nan=False, description="Length of the time.")] = (
+        24.0
+    )
     history_days: Annotated[
         int,
         Field(ge=0, le=28, description="Days before it that forecasts and the fixed shares of static use."),
@@ -170,7 +176,9 @@ class SimulationRunner:
             answer = self._next_hours.get(pool)
             if answer is None:
                 answer = await self._compute_next_hours(self._source, pool)
-                self._next_hours.put(pool, answer, _REMEMBERED_S)
+                self._next_hours.put(
+                    pool, answer, _PROBLEM_REMEMBERED_S if isinstance(answer, str) else _REMEMBERED_S
+                )
         if isinstance(answer, str):
             raise RetryableError(answer)
         return answer
