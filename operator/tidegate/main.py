@@ -19,6 +19,7 @@ from tidegate.cli.analyze import register_commands as register_analyze
 from tidegate.cli.bench import register_commands as register_bench
 from tidegate.cli.calibrate import calibrate
 from tidegate.cli.cluster_options import ActingFor, Context
+from tidegate.cli.convert import register_commands as register_convert
 from tidegate.cli.decisions import register_commands as register_decisions
 from tidegate.cli.doctor import register_commands as register_doctor
 from tidegate.cli.feature_catalogue import register_commands as register_feature_catalogue
@@ -106,6 +107,18 @@ app.add_typer(release)
 top = typer.Typer(name="top", help="Show the present load of pools and Inferences.", no_args_is_help=True)
 register_top(top)
 app.add_typer(top)
+
+
+convert = typer.Typer(
+    name="convert", help="Convert objects of other systems into Tidegate's.", no_args_is_help=True
+)
+register_convert(convert)
+app.add_typer(convert)
+
+
+@convert.callback()
+def _group_convert() -> None:
+    """Make `convert` a group, although it has only one command."""
 
 
 @pools.callback()

@@ -13,6 +13,7 @@ from tidegate.reports.analysis import AnalysisReport
 from tidegate.reports.bench import BenchReport
 from tidegate.reports.bundle import BundleReport
 from tidegate.reports.calibration import CalibrationReport
+from tidegate.reports.conversion import ConversionReport
 from tidegate.reports.decision import HistoryReport
 from tidegate.reports.device_plugin import DevicePluginReport
 from tidegate.reports.explanation import InferenceReport, PoolReport
@@ -40,6 +41,7 @@ REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
     "analyze": (AnalysisReport,),
     "bench": (BenchReport,),
     "calibrate": (CalibrationReport,),
+    "convert kserve": (ConversionReport,),
     "doctor": (AnalysisReport,),
     "features compute": (OfflineFeaturesReport,),
     "features explain": (FeatureExplanation,),

@@ -55,16 +55,25 @@ def read_manifests(files: Sequence[Path], namespace: str) -> Manifests:
     objects: list[CustomResource] = []
     refused: list[RejectedManifest] = []
     other_kinds = 0
+    for source, body in read_documents(files):
+        parsed = _parse_manifest(body, namespace, source)
+        if parsed is None:
+            other_kinds += 1
+        elif isinstance(parsed, RejectedManifest):
+            refused.append(parsed)
+        else:
+            objects.append(parsed)
+    return Manifests(objects, refused, other_kinds)
+
+
+def read_documents(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each object of files, folders of files, and stdin for `-`, with the file's name.
+
+    Raises PermanentError when a file cannot be read or is no YAML.
+    """
     for source, text in _read_texts(files):
         for body in _parse_documents(source, text):
-            parsed = _parse_manifest(body, namespace, source)
-            if parsed is None:
-                other_kinds += 1
-            elif isinstance(parsed, RejectedManifest):
-                refused.append(parsed)
-            else:
-                objects.append(parsed)
-    return Manifests(objects, refused, other_kinds)
+            yield source, body
 
 
 def _parse_manifest(

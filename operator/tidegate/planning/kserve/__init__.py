@@ -1,0 +1,1 @@
+"""Convert the InferenceServices of KServe."""
