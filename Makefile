@@ -50,6 +50,11 @@ endif
 demo: setup  ## Cluster, chart, model, predictions, a version swap under load; leaves the cluster running
 	@$(BIN)/python -m tidegate_localcluster.demo up $(DEMO_ARGUMENTS)
 
+.PHONY: images
+images: setup  ## Build all images and push them: make images REGISTRY=registry.example.com/tidegate [TAG=...] [KIND=cluster]
+	@test -n "$(REGISTRY)" || { echo "name a registry that your cluster can pull from: make images REGISTRY=registry.example.com/tidegate" >&2; exit 2; }
+	@$(BIN)/python -m tidegate_localcluster.publish_images $(REGISTRY) $(if $(TAG),--tag $(TAG)) $(if $(KIND),--kind $(KIND))
+
 .PHONY: demo-down
 demo-down: setup  ## End what `make demo` started
 	@$(BIN)/python -m tidegate_localcluster.demo down $(DEMO_ARGUMENTS)

@@ -139,6 +139,23 @@ class Buildah:
         )
         partial.replace(archive)
 
+    def load_archive(self, archive: Path, progress: Progress) -> None:
+        """Put the image of an archive that `save_archive` wrote into the storage, under its reference."""
+        self._run_buildah(
+            ["pull", "--quiet", f"docker-archive:{archive}"],
+            task=f"reading {archive.name}",
+            progress=progress,
+        )
+
+    def push_image(self, reference: str, target: str, *, plain_http: bool, progress: Progress) -> None:
+        """Push `reference` to a registry under the reference `target`, with the credentials of `buildah login`."""
+        tls = "--tls-verify=false" if plain_http else "--tls-verify=true"
+        self._run_buildah(
+            ["push", "--quiet", tls, reference, f"docker://{target}"],
+            task=f"pushing {target}",
+            progress=progress,
+        )
+
     def remove_other_tags(self, repository: str, keep: Sequence[str]) -> None:
         """Remove the images of `repository` except those in `keep`, and all layers without an image."""
         for reference in self._list_references():

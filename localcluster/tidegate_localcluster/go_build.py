@@ -41,10 +41,18 @@ class GoBuild:
 
     def provide(self, programs: Sequence[Program], progress: Progress) -> None:
         """Build the programs that have a Go package; raises BinaryUnavailableError or CommandFailedError."""
-        by_package = {program.go_package: program for program in programs if program.go_package is not None}
-        if not by_package:
-            return
-        go = self.find_go(progress)
+        by_module: dict[str, dict[str, Program]] = {}
+        for program in programs:
+            if program.go_package is not None:
+                by_module.setdefault(program.go_module, {})[program.go_package] = program
+        if by_module:
+            go = self.find_go(progress)
+            for module, by_package in by_module.items():
+                self._build_packages(go, SOURCE / module, by_package, progress)
+
+    def _build_packages(
+        self, go: Path, module: Path, by_package: Mapping[str, Program], progress: Progress
+    ) -> None:
         # Computed before the build, since go.mod may change while it runs.
         targets = {package: self.program_path(program) for package, program in by_package.items()}
         self._cache.mkdir(parents=True, exist_ok=True)
@@ -56,7 +64,7 @@ class GoBuild:
                 progress=progress,
                 reason=BUILD_REASON,
                 environment=_make_environment(),
-                directory=SOURCE,
+                directory=module,
                 describe=_count_packages,
             )
             for package, target in targets.items():
@@ -112,7 +120,9 @@ def _hash_sources(program: Program) -> str:
     digest.update(f"{platform.machine()}\n{linker_flags()}\n".encode())
     own = SOURCE / (program.go_package or "")
     sources = sorted(own.glob("*.go")) if (program.go_package or "").startswith("./") else []
-    for file in (GO_MOD, GO_SUM, *sources):
+    module = SOURCE / program.go_module
+    pins = (module / GO_MOD.name, module / GO_SUM.name) if program.go_module else (GO_MOD, GO_SUM)
+    for file in (*pins, *sources):
         digest.update(f"{file.name}\n".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]

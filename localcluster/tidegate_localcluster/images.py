@@ -68,6 +68,18 @@ class ImageBuilder:
             os.utime(image.path)
         return images
 
+    def push_image(self, image: ImageArchive, target: str, *, plain_http: bool, progress: Progress) -> None:
+        """Push an image of `ensure` to a registry under the reference `target`.
+
+        Raises ImageBuildError when a tool is missing, and CommandFailedError with the last lines of the push.
+        """
+        with self.hold_lock(progress):
+            ensure_tools(progress)
+            if not self._buildah.has_image(image.ref):
+                # The storage was cleared, or the archive was built elsewhere.
+                self._buildah.load_archive(image.path, progress)
+            self._buildah.push_image(image.ref, target, plain_http=plain_http, progress=progress)
+
     def stage_image(self, name: str, directory: Path, progress: Progress) -> None:
         """Write the build context of an image to `directory`, for `docker build -f images/<name>/Dockerfile`.
 

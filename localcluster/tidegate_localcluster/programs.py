@@ -36,6 +36,8 @@ class Program:
     version_arguments: tuple[str, ...] = ("--version",)
     go_package: str | None = None
     """The argument of `go build`: an import path or a folder of our Go module."""
+    go_module: str = ""
+    """The folder with a go.mod of the program's own; empty: it is in the go.mod of all others."""
     release: ProgramRelease | None = None
     debian_packages: tuple[str, ...] = ()
     """The packages of the program and of the shared libraries that a small machine may lack."""
@@ -212,6 +214,12 @@ PROGRAMS: Mapping[str, Program] = {
         ),
         Program(name="forward", go_package="./cmd/forward"),
         Program(name="pause", go_package="./cmd/pause"),
+        Program(
+            # In a go.mod of its own, so that an update builds nothing else again.
+            name="gofakes3",
+            go_package="github.com/johannesboyne/gofakes3/cmd/gofakes3",
+            go_module="object_store",
+        ),
         Program(
             name="runc",
             accepted_version="",

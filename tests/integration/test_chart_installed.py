@@ -299,10 +299,24 @@ def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:
     for _, command, option, namespace in commands:
         assert namespace == SYSTEM
         assert option in CliRunner().invoke(app, [command, "--help"]).stdout
-    port = next(line for line in notes.splitlines() if "port-forward" in line).split()
-    service = release.kubectl.json("get", port[-2], "-n", SYSTEM)
-    assert int(port[-1].partition(":")[2]) in {each["port"] for each in service["spec"]["ports"]}
+    forwarded = [line.split() for line in notes.splitlines() if "port-forward" in line]
+    assert [words[-2] for words in forwarded] == ["service/tidegate-web", "service/tidegate-gateway"]
+    for words in forwarded:
+        service = release.kubectl.json("get", words[-2], "-n", SYSTEM)
+        assert int(words[-1].partition(":")[2]) in {port["port"] for port in service["spec"]["ports"]}
+    (warning,) = [line for line in notes.splitlines() if line.startswith("WARNING")]
+    assert "the images come from tidegate.local, a registry that only the clusters" in warning
+    pushed = (
+        "upgrade",
+        "tidegate",
+        str(CHART),
+        f"--namespace={SYSTEM}",
+        "--reuse-values",
+        "--dry-run=server",
+    )
+    notes = release(*pushed, "--set=images.registry=registry.example.com/tg").partition("NOTES:")[2]
     assert "WARNING" not in notes
+    assert 'sed "s#tidegate.local#registry.example.com/tg#" examples/first-model/*.yaml' in notes
 
 
 def test_notes_name_every_place_that_models_come_from(release: HelmOn) -> None:

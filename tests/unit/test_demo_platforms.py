@@ -8,30 +8,33 @@ import yaml
 from builders.movielens import EXAMPLE
 from movielens_din.stream import STREAM, SUBJECT
 from tidegate_localcluster.demo.errors import DemoError
+from tidegate_localcluster.demo.object_store import BUCKET, EXAMPLE_IMAGE, OBJECT_STORE, PORT
 from tidegate_localcluster.demo.platforms import NATS_IMAGE, OwnClusterSettings
 from tidegate_localcluster.demo.scenario import BROKER, BROKER_PORT
 
-COMPLETE = {
-    "TIDEGATE_IMAGE_OPERATOR": "r/operator:1",
-    "TIDEGATE_IMAGE_DATAPLANE": "r/dataplane:1",
-    "TIDEGATE_IMAGE_TRITON": "r/triton:1",
-    "TIDEGATE_IMAGE_GATEWAY": "r/gateway:1",
-    "TIDEGATE_DEMO_MODELS_DIR": "/srv/models",
-    "TIDEGATE_DEMO_MODELS_URI": "pvc://models/",
-}
+
+def test_images_come_from_the_registry_with_the_version_as_their_tag() -> None:
+    settings = OwnClusterSettings.from_environment({"REGISTRY": "r.example.com/tidegate/"}, "0.1.0")
+    assert settings.image_reference("triton-cpu") == "r.example.com/tidegate/triton-cpu:0.1.0"
+    tagged = OwnClusterSettings.from_environment({"REGISTRY": "r", "TAG": "main"}, "0.1.0")
+    assert tagged.image_reference("nats") == "r/nats:main"
 
 
-def test_images_go_under_the_names_of_the_charts_values() -> None:
-    settings = OwnClusterSettings.from_environment(COMPLETE)
-    assert settings.images["triton"] == "r/triton:1"
-    assert settings.models_uri == "pvc://models"
+def test_without_a_registry_the_demo_names_what_it_needs() -> None:
+    with pytest.raises(
+        DemoError, match=r"also needs REGISTRY, which `make images` has pushed to \(docs/how-to"
+    ):
+        OwnClusterSettings.from_environment({"KUBECONFIG": "config"}, "0.1.0")
 
 
-@pytest.mark.parametrize("name", COMPLETE)
-def test_what_is_missing_is_named(name: str) -> None:
-    incomplete = {key: value for key, value in COMPLETE.items() if key != name}
-    with pytest.raises(DemoError, match=rf"also needs {name} \(docs/how-to"):
-        OwnClusterSettings.from_environment(incomplete)
+def test_the_object_store_of_the_example_is_the_one_that_the_demo_replaces() -> None:
+    manifest = (EXAMPLE.parent / "first-model" / "object-store.yaml").read_text()
+    assert manifest.count(EXAMPLE_IMAGE) == 1
+    objects = {body["kind"]: body for body in yaml.safe_load_all(manifest) if body}
+    assert objects["Deployment"]["metadata"]["name"] == objects["Service"]["metadata"]["name"] == OBJECT_STORE
+    assert objects["Secret"]["stringData"]["AWS_ENDPOINT_URL"] == f"http://{OBJECT_STORE}:{PORT}"
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    assert BUCKET in pod["containers"][0]["args"]
 
 
 def test_the_image_of_the_broker_is_the_one_that_a_platform_replaces() -> None:

@@ -36,9 +36,14 @@ DOCS = ROOT / "docs"
 FOREIGN = "no test checks"
 NOT_OURS = frozenset({"kubectl", "helm", "alias", "cd", "export", "ls", "base64", "grep", "head", "sed"})
 """Checked by kubectl and Helm themselves (tests/integration/test_documented_kubernetes.py), or plain shell."""
-EXECUTED = (f"{name(PAGE)}:", "docs/how-to/call-a-model.md:", "docs/how-to/bring-your-model.md:")
-"""The pages that tests type as a whole, foreign programs included: tests/e2e/test_tutorial.py, tests/component/test_call_page.py,
-tests/component/test_bring_page.py.
+EXECUTED = (
+    f"{name(PAGE)}:",
+    "docs/how-to/any-cluster.md:",
+    "docs/how-to/bring-your-model.md:",
+    "docs/how-to/call-a-model.md:",
+)
+"""The pages that tests type as a whole, foreign programs included: tests/e2e/test_tutorial.py, tests/e2e/test_any_cluster.py,
+tests/component/test_call_page.py, tests/component/test_bring_page.py.
 """
 RUNBOOK_HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 METRICS = [metric for section in METRIC_SECTIONS for metric in section.metrics]

@@ -15,6 +15,7 @@ from tidegate_localcluster.demo.recipe import TrainingRecipe
 from tidegate_localcluster.demo.scenario import ANSWERS_PER_VERSION, Demo, DemoSettings
 from tidegate_localcluster.demo.steps import StepPrinter
 from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.image_parts import read_project_version
 from tidegate_localcluster.supplies import find_source_root
 
 app = typer.Typer(
@@ -63,7 +64,8 @@ def _make_console() -> Console:
 
 def _select_platform(state_dir: Path | None) -> DemoPlatform:
     if os.environ.get("KUBECONFIG"):
-        return OwnCluster(default_home(), OwnClusterSettings.from_environment(os.environ))
+        version = read_project_version(find_source_root())
+        return OwnCluster(default_home(), OwnClusterSettings.from_environment(os.environ, version))
     return LocalPlatform(default_home(), state_dir or default_home() / "clusters" / "default")
 
 

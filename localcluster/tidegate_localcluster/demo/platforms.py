@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from tidegate_localcluster.cluster import ClusterOptions, LocalCluster
 from tidegate_localcluster.demo import helm
 from tidegate_localcluster.demo.errors import CommandError, DemoError
 from tidegate_localcluster.demo.kubectl import Kubectl
+from tidegate_localcluster.demo.object_store import BUCKET, OBJECT_STORE, ObjectStore
 from tidegate_localcluster.forwards import SERVICE_PORTS
 from tidegate_localcluster.images import ImageBuilder
 from tidegate_localcluster.progress import Progress
@@ -28,6 +29,7 @@ CHART_IMAGES: Final[Mapping[str, str]] = {
 }
 """Name in the chart's values → name of the image."""
 LOCAL_MODELS_URI: Final = "file:///models"
+MODELS_NAMESPACE: Final = "movielens"
 NATS_IMAGE: Final = "nats:2"
 """The image in the example's manifest, which a cluster of the user's own pulls."""
 
@@ -61,6 +63,8 @@ class DemoSite:
     """Command by which the user runs kubectl against this cluster."""
     dashboard_command: str = "tidegate dashboard"
     """Command by which the user opens the dashboard with their own rights, without a token."""
+    upload_models: Callable[[], None] = lambda: None
+    """Copies what was published to `models_folder` to where the pods read it, unless they read that folder."""
 
 
 class DemoPlatform(Protocol):
@@ -176,35 +180,24 @@ class LocalPlatform:
 class OwnClusterSettings:
     """Settings of a cluster that the demo did not create."""
 
-    images: Mapping[str, str]
-    """Name in the chart's values → reference that the cluster can pull; all four are needed."""
-    models_folder: Path
-    """Folder on this machine that the demo publishes to, and that pods see as `models_uri`."""
-    models_uri: str
-    """pvc://<claim>/<path>, https://<host>/<path>, or file:///<path> of a folder that every node has."""
-    models_host_path: str = ""
-    """Folder of the nodes that file: URIs read; only with a file: models_uri."""
-    allowed_host: str = ""
-    """Host that https: models come from; only with an https: models_uri."""
+    registry: str
+    """Where `make images` has pushed our images, and the cluster pulls them from."""
+    tag: str
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> "OwnClusterSettings":
-        """Read TIDEGATE_IMAGE_<NAME> and TIDEGATE_DEMO_*. Raises DemoError that lists what is missing."""
-        required = [f"TIDEGATE_IMAGE_{name.upper()}" for name in CHART_IMAGES]
-        required += ["TIDEGATE_DEMO_MODELS_DIR", "TIDEGATE_DEMO_MODELS_URI"]
-        missing = [name for name in required if not environment.get(name)]
-        if missing:
+    def from_environment(cls, environment: Mapping[str, str], version: str) -> "OwnClusterSettings":
+        """Read REGISTRY and TAG, whose default is our version. Raises DemoError without a registry."""
+        registry = environment.get("REGISTRY", "").rstrip("/")
+        if not registry:
             raise DemoError(
-                f"KUBECONFIG names a cluster of your own, so the demo also needs {', '.join(missing)} "
-                "(docs/how-to/demo-on-your-own-cluster.md); unset KUBECONFIG to use a local cluster"
+                "KUBECONFIG names a cluster of your own, so the demo also needs REGISTRY, which `make images` has "
+                "pushed to (docs/how-to/demo-on-your-own-cluster.md); unset KUBECONFIG to use a local cluster"
             )
-        return cls(
-            images={name: environment[f"TIDEGATE_IMAGE_{name.upper()}"] for name in CHART_IMAGES},
-            models_folder=Path(environment["TIDEGATE_DEMO_MODELS_DIR"]).expanduser(),
-            models_uri=environment["TIDEGATE_DEMO_MODELS_URI"].rstrip("/"),
-            models_host_path=environment.get("TIDEGATE_DEMO_MODELS_HOST_PATH", ""),
-            allowed_host=environment.get("TIDEGATE_DEMO_ALLOWED_HOST", ""),
-        )
+        return cls(registry=registry, tag=environment.get("TAG") or version)
+
+    def image_reference(self, image: str) -> str:
+        """Return the reference of one of our images."""
+        return f"{self.registry}/{image}:{self.tag}"
 
 
 class OwnCluster:
@@ -242,29 +235,31 @@ class OwnCluster:
             )
 
     def stop(self, progress: Progress) -> str:
-        """Uninstall the release; the cluster, the CRDs and the published models stay."""
+        """Uninstall the release; the cluster, the CRDs and the demo's namespace stay."""
         site = self._make_site(progress)
         try:
             site.helm.uninstall_release()
         except CommandError as error:
             raise DemoError(f"the release could not be removed: {error}") from error
-        return f"release {helm.RELEASE} is removed; CRDs and {self._settings.models_folder} stay"
+        return f"release {helm.RELEASE} is removed; CRDs and the namespace {MODELS_NAMESPACE} stay"
 
     def _make_site(self, progress: Progress) -> DemoSite:
         settings = self._settings
         tools = Binaries(self._home).ensure(["kubectl", "helm"], progress)
         kubectl = Kubectl(tools["kubectl"], None)
-        values: dict[str, object] = {f"images.{name}": ref for name, ref in settings.images.items()}
-        if settings.models_host_path:
-            values["models.hostPath"] = settings.models_host_path
-        if settings.allowed_host:
-            values["models.allowedHosts[0]"] = settings.allowed_host
+        models = self._home / "demo-models"
+        models.mkdir(parents=True, exist_ok=True)
+        store = ObjectStore(kubectl, MODELS_NAMESPACE, settings.image_reference(OBJECT_STORE))
         return DemoSite(
             kubectl=kubectl,
             helm=helm.Helm(tools["helm"], kubectl),
-            models_folder=settings.models_folder,
-            models_uri=settings.models_uri,
-            values=values,
+            models_folder=models,
+            models_uri=f"s3://{BUCKET}",
+            nats_image=settings.image_reference("nats"),
+            values={
+                f"images.{name}": settings.image_reference(image) for name, image in CHART_IMAGES.items()
+            },
+            upload_models=lambda: store.upload_folder(models),
         )
 
 

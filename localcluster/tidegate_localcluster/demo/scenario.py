@@ -14,6 +14,7 @@ from tidegate_localcluster.demo.live_rating import HISTORY, rate_film
 from tidegate_localcluster.demo.load import CheckedLoad, LoadReport, ScoringBatch, Tensors
 from tidegate_localcluster.demo.platforms import (
     LOCAL_MODELS_URI,
+    MODELS_NAMESPACE,
     NATS_IMAGE,
     DemoEndpoints,
     DemoPlatform,
@@ -35,7 +36,7 @@ from tidegate_localcluster.demo.steps import StepPrinter
 from tidegate_localcluster.forwards import SERVICE_PORTS
 from tidegate_localcluster.state import Forward
 
-NAMESPACE: Final = "movielens"
+NAMESPACE: Final = MODELS_NAMESPACE
 INFERENCE: Final = "din"
 ACCESS: Final = "din"
 MODEL: Final = "din"
@@ -146,6 +147,7 @@ class Demo:
             self._recipe.publish_tables(site.models_folder)
             path = self._recipe.publish_version(FIRST, site.models_folder)
             self._steps.print_progress(f"published {path}")
+        site.upload_models()
 
     def _publish_ratings(self, site: DemoSite) -> PublishedRatings:
         """Start the broker and publish the ratings to its stream, unless they are there from an earlier run."""
@@ -216,6 +218,7 @@ class Demo:
             load.wait_for(FIRST, count, SWAP_TIMEOUT_S)
             self._steps.print_progress(f"{count} answers of version 1; publishing version 2")
             self._recipe.publish_version(SECOND, site.models_folder)
+            site.upload_models()
             self._patch_version(site, SECOND)
             self._wait_serving(site, SECOND)
             self._steps.print_progress("status.versions.serving is 2")

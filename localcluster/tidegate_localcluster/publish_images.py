@@ -1,0 +1,158 @@
+"""Builds our images and pushes them to a registry: `python -m tidegate_localcluster.publish_images REGISTRY`."""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.buildah import ImageBuildError
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.image_parts import read_project_version
+from tidegate_localcluster.image_recipes import RECIPES, ImageName
+from tidegate_localcluster.images import ImageBuilder
+from tidegate_localcluster.progress import Progress, run_with_progress
+
+PUBLISHED_IMAGES: Final = (
+    ImageName.OPERATOR,
+    ImageName.DATAPLANE,
+    ImageName.GATEWAY,
+    ImageName.TRITON_CPU,
+    ImageName.NATS,
+    ImageName.OBJECT_STORE,
+)
+"""What an installation needs, and the examples on it."""
+_DOCKER_TIMEOUT_S: Final = 20.0
+_LOOPBACK: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/|$)")
+
+
+class ImagePublisher(Protocol):
+    """A tool that builds images and delivers them under other references."""
+
+    def publish_images(self, references: Mapping[ImageName, str], progress: Progress) -> None:
+        """Build each image and deliver it under its reference. Raises LocalClusterError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BuildahPublisher:
+    """buildah as root, with the images of the local cluster."""
+
+    builder: ImageBuilder
+    plain_http: bool
+
+    def publish_images(self, references: Mapping[ImageName, str], progress: Progress) -> None:
+        """Build the images that are not built yet, and push all."""
+        images = self.builder.ensure(references, progress)
+        for name, reference in references.items():
+            self.builder.push_image(images[name], reference, plain_http=self.plain_http, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class DockerPublisher:
+    """Docker, which pulls the base image and packages from the network."""
+
+    builder: ImageBuilder
+    source_root: Path
+    kind_cluster: str = ""
+    """The kind cluster to load images into; empty: push them."""
+
+    def publish_images(self, references: Mapping[ImageName, str], progress: Progress) -> None:
+        """Build all images, and push them or load them into the kind cluster."""
+        for name, reference in references.items():
+            self._build_image(name, reference, progress)
+            deliver = (
+                ("kind", "load", "docker-image", reference, "--name", self.kind_cluster)
+                if self.kind_cluster
+                else ("docker", "push", "--quiet", reference)
+            )
+            run_with_progress(deliver, task=f"delivering {reference}", progress=progress)
+
+    def _build_image(self, name: ImageName, reference: str, progress: Progress) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            context = self.source_root
+            if not RECIPES[name].is_product:
+                # Their Dockerfiles take programs that only a staged context has.
+                context = Path(folder) / name
+                self.builder.stage_image(name, context, progress)
+            arguments = RECIPES[name].build_arguments(self.source_root)
+            dockerfile = self.source_root / "images" / name / "Dockerfile"
+            options = [f"--build-arg={argument}={value}" for argument, value in arguments.items()]
+            run_with_progress(
+                ["docker", "build", "--file", dockerfile, "--tag", reference, *options, context],
+                task=f"building {reference}",
+                progress=progress,
+            )
+
+
+def run_publisher(arguments: Sequence[str] | None = None) -> int:
+    """Build and push the images, and print the next command; return the exit status."""
+    parser = argparse.ArgumentParser(description="Build our images, and push them to a registry.")
+    parser.add_argument("registry", help="host, port and path, like registry.example.com/tidegate")
+    parser.add_argument("--tag", default="", help="tag of all images [default: the chart's appVersion]")
+    parser.add_argument("--plain-http", action="store_true", help="push without TLS, as always to loopback")
+    parser.add_argument("--kind", default="", metavar="CLUSTER", help="load into this kind cluster instead")
+    parser.add_argument("--root", type=Path, default=Path(), help="the repository [default: here]")
+    options = parser.parse_args(arguments)
+    registry = options.registry.rstrip("/")
+    if not registry or "://" in registry:
+        parser.error(
+            f"{registry!r} is not a registry: name it without a scheme, registry.example.com/tidegate"
+        )
+
+    def print_progress(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+
+    try:
+        tag = options.tag or read_project_version(options.root)
+        references = {name: f"{registry}/{name}:{tag}" for name in PUBLISHED_IMAGES}
+        plain_http = options.plain_http or is_loopback(registry)
+        publisher = _select_publisher(options.root, options.kind, plain_http=plain_http)
+        publisher.publish_images(references, print_progress)
+    except LocalClusterError as error:
+        print_progress(str(error))
+        return 1
+    tags = "".join(f" --set images.{name}.tag={tag}" for name in _CHART_NAMES) if options.tag else ""
+    print_progress(
+        "next: helm upgrade --install tidegate charts/tidegate --namespace tidegate-system --create-namespace "
+        f"--set images.registry={registry}{tags} --wait"
+    )
+    return 0
+
+
+_CHART_NAMES: Final = ("operator", "dataplane", "triton", "gateway")
+
+
+def is_loopback(registry: str) -> bool:
+    """Return whether a registry is on this machine, where registries have no certificate."""
+    return _LOOPBACK.match(registry) is not None
+
+
+def _select_publisher(root: Path, kind_cluster: str, *, plain_http: bool) -> ImagePublisher:
+    """Return Docker if its daemon answers, and buildah otherwise."""
+    builder = ImageBuilder(default_home(), root)
+    if _is_docker_running():
+        return DockerPublisher(builder, root, kind_cluster)
+    if kind_cluster:
+        raise ImageBuildError("kind needs Docker, whose daemon does not answer `docker info`: start it")
+    return BuildahPublisher(builder, plain_http)
+
+
+def _is_docker_running() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    try:
+        done = subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=_DOCKER_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_publisher())

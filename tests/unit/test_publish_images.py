@@ -1,0 +1,89 @@
+"""`make images REGISTRY=…`: what is asked of Docker where it runs, and which registries are refused."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from documented.pages import ROOT
+from tidegate_localcluster import publish_images
+from tidegate_localcluster.buildah import ignore_progress
+from tidegate_localcluster.image_parts import read_project_version
+from tidegate_localcluster.image_recipes import ImageName
+from tidegate_localcluster.images import ImageBuilder
+from tidegate_localcluster.publish_images import PUBLISHED_IMAGES, DockerPublisher, is_loopback, run_publisher
+
+VERSION = read_project_version(ROOT)
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with each call of the programs `docker` and `kind`, which do nothing else."""
+    log = tmp_path / "calls"
+    for program in ("docker", "kind"):
+        script = tmp_path / "bin" / program
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(f'#!/bin/sh\necho {program} "$@" >> {log}\n')
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setenv("TIDEGATE_HOME", str(tmp_path / "home"))
+    return log
+
+
+def test_docker_builds_our_images_from_the_checkout_and_pushes_them(calls: Path) -> None:
+    builder = ImageBuilder(calls.parent, ROOT)
+    reference = f"r.example.com/t/operator:{VERSION}"
+
+    DockerPublisher(builder, ROOT).publish_images({ImageName.OPERATOR: reference}, ignore_progress)
+
+    dockerfile = ROOT / "images" / "operator" / "Dockerfile"
+    assert calls.read_text().splitlines() == [
+        f"docker build --file {dockerfile} --tag {reference} --build-arg=VERSION={VERSION} {ROOT}",
+        f"docker push --quiet {reference}",
+    ]
+
+
+def test_docker_builds_other_images_from_a_staged_context_and_kind_loads_them(calls: Path) -> None:
+    builder = ImageBuilder(calls.parent, ROOT, binary=lambda _name, _progress: calls.parent / "bin" / "kind")
+    publisher = DockerPublisher(builder, ROOT, kind_cluster="dev")
+
+    publisher.publish_images({ImageName.OBJECT_STORE: "kind.local/object-store:1"}, ignore_progress)
+
+    built, loaded = calls.read_text().splitlines()
+    assert built.endswith("/object-store"), "the context is a folder of its own"
+    assert str(ROOT) != built.split()[-1]
+    assert loaded == "kind load docker-image kind.local/object-store:1 --name dev"
+
+
+def test_kind_without_docker_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publish_images, "_is_docker_running", lambda: False)
+    assert run_publisher(["kind.local", "--kind", "dev", "--root", str(ROOT)]) == 1
+    assert "kind needs Docker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("registry", ["https://registry.example.com", ""])
+def test_a_registry_with_a_scheme_or_without_a_name_is_refused(registry: str) -> None:
+    with pytest.raises(SystemExit) as refused:
+        run_publisher([registry])
+    assert refused.value.code == 2
+
+
+def test_every_image_of_the_chart_is_published() -> None:
+    assert {"operator", "dataplane", "triton-cpu", "gateway"} < {*PUBLISHED_IMAGES}
+
+
+@pytest.mark.parametrize(
+    ("registry", "plain"),
+    [
+        ("localhost:5001", True),
+        ("127.0.0.1/tidegate", True),
+        ("localhost.example.com:5001/t", False),
+        ("registry.example.com/localhost", False),
+    ],
+)
+def test_tls_is_left_out_for_loopback_alone(registry: str, *, plain: bool) -> None:
+    assert is_loopback(registry) is plain
