@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -80,4 +81,8 @@ def _bash(
             os.killpg(shell.pid, signal.SIGTERM)
             said = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
             raise MismatchError(f"not done after {timeout_s:.0f} s: {said[-2000:]}") from error
+        if shell.returncode:
+            # What it left in the background is of no use to anybody.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGTERM)
         return shell.returncode, said, complaints

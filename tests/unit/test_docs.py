@@ -16,7 +16,6 @@ from documented.manifests import OURS, ours, parts, unclaimed
 from documented.pages import ROOT, Block, blocks, blocks_of, inline, name, pages
 from documented.programs import PYTHON, TIDEGATE, of_make, of_python, of_tidegate
 from documented.shell import Command, aliases, commands, misspelt
-from documented.tutorial import PAGE
 from tidegate.api.crd import KIND_DEFINITIONS
 from tidegate.api.structural import build_structural_schema
 from tidegate.generate import list_process_settings
@@ -37,12 +36,13 @@ FOREIGN = "no test checks"
 NOT_OURS = frozenset({"kubectl", "helm", "alias", "cd", "export", "ls", "base64", "grep", "head", "sed"})
 """Checked by kubectl and Helm themselves (tests/integration/test_documented_kubernetes.py), or plain shell."""
 EXECUTED = (
-    f"{name(PAGE)}:",
+    "docs/tutorial/",
     "docs/how-to/any-cluster.md:",
     "docs/how-to/bring-your-model.md:",
     "docs/how-to/call-a-model.md:",
 )
-"""The pages that tests type as a whole, foreign programs included: tests/e2e/test_tutorial.py, tests/e2e/test_any_cluster.py,
+"""The pages that tests type as a whole, foreign programs included: tests/e2e/test_tutorial.py,
+tests/e2e/test_more_tutorials.py, tests/e2e/test_any_cluster.py,
 tests/component/test_call_page.py, tests/component/test_bring_page.py.
 """
 RUNBOOK_HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
