@@ -16,6 +16,7 @@ from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import CustomResource
+from tidegate.api.reasons import Reason
 from tidegate.telemetry.prometheus_api import RangeSeries
 
 SHOWN_AT = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
@@ -26,7 +27,7 @@ _TIERS = {"din": "realtime", "wide": "realtime", "young": "nearline", "score-all
 _PODS = {"din": 16, "wide": 4, "young": 6, "score-all": 14}
 
 
-def ready(reason: str, message: str, *, status: bool = True) -> dict[str, Any]:
+def ready(reason: Reason, message: str, *, status: bool = True) -> dict[str, Any]:
     """The Ready condition."""
     return {
         "type": "Ready",
@@ -128,7 +129,7 @@ def _inferences() -> tuple[Inference, ...]:
         tier="realtime",
         status={
             "observedGeneration": 1,
-            "conditions": [ready("AllReplicasReady", "16 of 16 replicas serve version 3")],
+            "conditions": [ready(Reason.ALL_REPLICAS_READY, "16 of 16 replicas serve version 3")],
             "versions": {"serving": "3", "target": "4"},
             "replicas": 16,
             "readyReplicas": 16,
@@ -141,7 +142,9 @@ def _inferences() -> tuple[Inference, ...]:
         tier="realtime",
         status={
             "observedGeneration": 1,
-            "conditions": [ready("ModelLoadFailed", "no such file: /models/wide/1/model.onnx", status=False)],
+            "conditions": [
+                ready(Reason.LOAD_FAILED, "no such file: /models/wide/1/model.onnx", status=False)
+            ],
             "replicas": 4,
             "readyReplicas": 3,
         },
@@ -152,7 +155,7 @@ def _inferences() -> tuple[Inference, ...]:
         tier="offline",
         status={
             "observedGeneration": 1,
-            "conditions": [ready("AllReplicasReady", "14 of 14 replicas serve version 7")],
+            "conditions": [ready(Reason.ALL_REPLICAS_READY, "14 of 14 replicas serve version 7")],
             "versions": {"serving": "7", "target": "7"},
             "replicas": 14,
             "readyReplicas": 14,
@@ -176,7 +179,7 @@ def _pool() -> ComputePool:
             "tiers": [{"name": name, "slices": used[name]} for name in sorted(used)],
             "mode": "Auto",
             "lastDecision": f"{POOL}-2",
-            "conditions": [ready("Shared", "48 slices on 6 nodes, 8 free")],
+            "conditions": [ready(Reason.POOL_READY, "48 slices on 6 nodes, 8 free")],
         },
     )
 

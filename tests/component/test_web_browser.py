@@ -22,6 +22,7 @@ from fixtures.browser import (
     visiting,
 )
 from fixtures.dashboard import Dashboard, a_dashboard
+from tidegate.api.reasons import Reason
 from tidegate.telemetry.prometheus_api import PrometheusError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def change(dashboard: Dashboard) -> None:
             "young",
             status={
                 "observedGeneration": 1,
-                "conditions": [ready("ModelLoadFailed", "changed", status=False)],
+                "conditions": [ready(Reason.LOAD_FAILED, "changed", status=False)],
             },
         )
     )

@@ -54,3 +54,14 @@ def test_each_command_is_acted_on_before_it_returns(access: str, command_line: C
     assert told("restart")[0] == "Done"
     assert command_line("release", "status", access)["since"] >= first
     assert 'ModelAccess "gone" not found' in command_line.refused("release", "status", f"{access[:-3]}gone")
+
+
+@pytest.mark.usefixtures("controllers")
+def test_releases_are_listed_by_label(
+    access: str, command_line: CommandLine, kubectl: Kubectl, namespace: str
+) -> None:
+    kubectl("label", "modelaccess", "ctr", "team=ads", "-n", namespace)
+    (listed,) = command_line("release", "list", "-n", namespace, "-l", "team=ads")["releases"]
+    assert (listed["access"], listed["target"], listed["steps"]) == (access, "v4", [10, 100])
+    assert command_line("release", "list", "-n", namespace, "-l", "team=search")["releases"] == []
+    assert access in {each["access"] for each in command_line("release", "list", "-A")["releases"]}

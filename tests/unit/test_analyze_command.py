@@ -194,3 +194,15 @@ def test_offline_needs_files() -> None:
     refused = CliRunner().invoke(app, ["analyze", "--offline"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert refused.exit_code == 2
     assert "name them with -f" in refused.output
+
+
+def test_messages_have_an_address_where_the_pages_have_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(tmp_path)
+    files.write("access.yaml", model_access_body())
+    page = "reference/messages/TG"
+    monkeypatch.delenv("TIDEGATE_DOCS_URL", raising=False)
+    assert f" docs/{page}" in files.run("-o", "wide").stdout
+    monkeypatch.setenv("TIDEGATE_DOCS_URL", "https://docs.example.com/tidegate/")
+    assert f" https://docs.example.com/tidegate/{page}" in files.run("-o", "wide").stdout

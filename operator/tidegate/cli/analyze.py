@@ -21,6 +21,7 @@ from tidegate.cli.options import (
     OutputFormat,
     Suppressed,
     Threshold,
+    find_docs,
     print_report,
     run_or_exit,
 )
@@ -64,7 +65,7 @@ def analyze(
         report = run_or_exit(_analyse_files(files, namespace or "default", suppressed or ()))
     else:
         report = run_or_exit(_analyse_cluster(options, files or (), suppressed or ()))
-    print_report(report, output)
+    print_report(report.model_copy(update={"docs": find_docs()}), output)
     if report.reaches_threshold(fail_on.threshold):
         sys.exit(ExitStatus.FINDING)
 

@@ -19,6 +19,7 @@ from tidegate.cli.options import (
     Suppressed,
     SystemNamespace,
     Threshold,
+    find_docs,
     print_report,
     run_or_exit,
 )
@@ -44,7 +45,7 @@ def doctor(
     """Find problems of the installation: kinds, processes, leader, policies and certificates."""
     options = KubeOptions(cluster=cluster)
     report = run_or_exit(_check_installation(options, system, suppressed or ()))
-    print_report(report, output)
+    print_report(report.model_copy(update={"docs": find_docs()}), output)
     if report.reaches_threshold(fail_on.threshold):
         sys.exit(ExitStatus.FINDING)
 

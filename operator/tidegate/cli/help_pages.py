@@ -90,6 +90,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "tidegate override ads/ctr --end",
     ),
     "release status": ("tidegate release status ranking -n ads -w",),
+    "release list": ("tidegate release list -A", "tidegate release list -n ads -l team=ads -w"),
     "release pause": ("tidegate release pause ads/ranking",),
     "release resume": ("tidegate release resume ads/ranking",),
     "release promote": (

@@ -133,6 +133,11 @@ def exit_with_error(error: object, status: ExitStatus) -> NoReturn:
     sys.exit(status)
 
 
+def find_docs() -> str:
+    """Return the address of a copy of docs/ in TIDEGATE_DOCS_URL, or the folder in the repository."""
+    return os.environ.get("TIDEGATE_DOCS_URL", "").rstrip("/") or "docs"
+
+
 def print_report(report: Report, output: OutputFormat) -> None:
     """Print a report to stdout, and to stderr that a table has no rows."""
     if output is OutputFormat.JSON:

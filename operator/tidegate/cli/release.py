@@ -15,12 +15,15 @@ from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.following import Watch, show_or_follow
 from tidegate.cli.options import (
+    AllNamespaces,
     DryRun,
     ExitStatus,
     KubeOptions,
     NameAfterKind,
+    ObjectsNamespace,
     Output,
     OutputFormat,
+    Selector,
     print_report,
     run_or_exit,
 )
@@ -28,7 +31,7 @@ from tidegate.cli.options import (
 if TYPE_CHECKING:
     from tidegate.api.meta import ObjectKey
     from tidegate.kube.client import KubeClient
-    from tidegate.reports.release import ReleaseReport
+    from tidegate.reports.release import ReleaseListReport, ReleaseReport
 
 _TIMEOUT: Final = timedelta(seconds=30)
 
@@ -52,6 +55,7 @@ Everywhere = Annotated[
 def register_commands(app: typer.Typer) -> None:
     """Add the commands to `tidegate release`."""
     app.command("status")(status)
+    app.command("list")(show_releases)
     for command, rule in RELEASE_COMMANDS.items():
         text = f"{rule.summary} Waits until the controllers have acted on it."
         app.command(command.value, help=text)(_make_command(command))
@@ -76,6 +80,27 @@ def status(
     show_or_follow(
         options, lambda client, chosen: _find_reader(client, text, options, chosen), output, watch=watch
     )
+
+
+@with_cluster_options
+def show_releases(
+    watch: Watch = False,
+    namespace: ObjectsNamespace = None,
+    everywhere: AllNamespaces = False,
+    selector: Selector = "",
+    output: Output = OutputFormat.TEXT,
+    *,
+    cluster: ClusterOptions,
+) -> None:
+    """List the releases of ModelAccesses: target, step, weight and phase."""
+    from tidegate.services.releases import list_releases
+
+    options = KubeOptions(namespace, everywhere, cluster)
+
+    async def find_reader(client: KubeClient, chosen: str) -> Callable[[], Awaitable[ReleaseListReport]]:
+        return lambda: list_releases(client, None if everywhere else chosen, selector)
+
+    show_or_follow(options, find_reader, output, watch=watch)
 
 
 def _make_command(command: ReleaseCommand) -> Callable[..., None]:

@@ -27,7 +27,7 @@ from tidegate.reports.optimization import OptimizationReport
 from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.recording import RecordingReport
-from tidegate.reports.release import ReleaseReport
+from tidegate.reports.release import ReleaseListReport, ReleaseReport
 from tidegate.reports.report import VersionReport
 from tidegate.reports.simulation import SimulationReport
 from tidegate.reports.status_access import AccessStatusReport
@@ -55,7 +55,7 @@ REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
     "plan": (PlanReport,),
     "pools device-plugin-config": (DevicePluginReport,),
     "record": (RecordingReport,),
-    "release": (ReleaseReport,),
+    "release": (ReleaseReport, ReleaseListReport),
     "report": (BundleReport,),
     "resume": (SteeringReport,),
     "simulate": (SimulationReport,),

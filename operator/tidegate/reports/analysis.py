@@ -49,6 +49,8 @@ class AnalysisReport(Report):
     suppressed: int
     skipped: tuple[str, ...]
     """What could not be checked or read, and why."""
+    docs: str = "docs"
+    """Where the pages of the messages are, below reference/messages: a URL, or the folder of the repository."""
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield two lines per finding; `wide` adds the page of its message."""
@@ -56,7 +58,7 @@ class AnalysisReport(Report):
             yield f"{finding.level:8} {finding.code} {finding.kind} {finding.object}: {finding.message}"
             yield f"{'':8} {finding.name}: {finding.what_to_do}"
             if wide:
-                yield f"{'':8} docs/reference/messages/{finding.code}.md"
+                yield f"{'':8} {self.docs}/reference/messages/{finding.code}.md"
         for reason in self.skipped:
             yield f"{'Skipped':8} {reason}"
         yield self._summary_line()

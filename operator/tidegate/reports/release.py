@@ -12,7 +12,7 @@ from tidegate.api.meta import ApiModel
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import CheckVerdict
 from tidegate.api.release_commands import RELEASE_COMMANDS, ReleaseCommand, ReleasePhase
-from tidegate.reports.report import Report, format_name
+from tidegate.reports.report import Report, align_columns, format_count, format_name
 
 
 class ReleaseCommandResult(StrEnum):
@@ -115,7 +115,40 @@ class ReleaseReport(Report):
         """Yield the access."""
         yield format_name(ModelAccess.KIND, self.access.rpartition("/")[2])
 
+    def format_cells(self) -> tuple[str, ...]:
+        """Return the cells of a row in a list of releases."""
+        since = "-" if self.since is None else format_timestamp(self.since)
+        step = f"{format_count(self.step)}/{len(self.steps)}"
+        return (self.access, self.target, step, format_count(self.weight), str(self.phase or "-"), since)
+
     def _describe_progress(self) -> str:
         if self.phase is None or self.since is None:
             return "is not begun yet"
         return f"has {self.weight} %, {self.phase} at step {self.step} of {len(self.steps)} since {format_timestamp(self.since)}"
+
+
+class ReleaseListReport(Report):
+    """The releases of several ModelAccesses."""
+
+    releases: tuple[ReleaseReport, ...]
+    skipped: tuple[str, ...]
+    """What could not be read, and why."""
+
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
+        """Yield a row for each release; `wide` adds its reason and message."""
+        if self.releases:
+            head = ("MODELACCESS", "TARGET", "STEP", "WEIGHT", "PHASE", "SINCE")
+            rows = [
+                (*release.format_cells(), *((release.reason or "-", release.message or "-") if wide else ()))
+                for release in self.releases
+            ]
+            yield from align_columns([(*head, *(("REASON", "MESSAGE") if wide else ())), *rows])
+        yield from (f"skipped: {reason}" for reason in self.skipped)
+
+    def empty_message(self) -> str:
+        """Return that there is no release, if that is so."""
+        return "" if self.releases else "no ModelAccess with a release found"
+
+    def object_names(self) -> Iterator[str]:
+        """Yield the accesses."""
+        return (name for release in self.releases for name in release.object_names())

@@ -15,7 +15,8 @@ from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import MODEL_ACCESS
-from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
+from tidegate.reports.release import ReleaseCommandResult, ReleaseListReport, ReleaseReport
+from tidegate.services.listing import KindLister
 from tidegate.services.objects import read_access
 
 _POLL_INTERVAL_S: Final = 0.2
@@ -24,6 +25,24 @@ _POLL_INTERVAL_S: Final = 0.2
 async def read_release(client: KubeClient, key: ObjectKey) -> ReleaseReport:
     """Return the state of the release. Raises TidegateError or ValueError with the way out."""
     return ReleaseReport.from_access(await read_access(client, key), ReleaseCommandResult.NOTHING_ASKED)
+
+
+async def list_releases(client: KubeClient, namespace: str | None, labels: str) -> ReleaseListReport:
+    """Return the releases of the ModelAccesses with these labels, in a namespace or in all for None.
+
+    Raises TidegateError when they cannot be read.
+    """
+    reader = KindLister(client, ("" if namespace is None else namespace,))
+    accesses = await reader.list_parsed(MODEL_ACCESS, ModelAccess, selector=labels)
+    reader.check_readable()
+    return ReleaseListReport(
+        releases=tuple(
+            ReleaseReport.from_access(access, ReleaseCommandResult.NOTHING_ASKED)
+            for access in sorted(accesses, key=lambda access: access.key)
+            if access.spec.release is not None
+        ),
+        skipped=tuple(reader.skipped),
+    )
 
 
 async def send_command(
