@@ -27,7 +27,7 @@ METADATA_PATH = re.compile(
     r"usr/(?:local/)?lib/python3[^/]*/(?:dist|site)-packages/[^/]+\.dist-info/METADATA"
 )
 DPKG_STATUS = "var/lib/dpkg/status"
-GO_LINE = re.compile(r"^\t(?:dep|=>)\t(\S+)\t(\S+)(?:\t(\S*))?$")
+GO_LINE = re.compile(r"^\t(?:mod|dep|=>)\t(\S+)\t(v\S+)(?:\t(\S*))?$")
 
 
 class Ecosystem(StrEnum):
@@ -113,7 +113,10 @@ def parse_dpkg_status(status: str) -> Iterator[SoftwarePackage]:
 
 
 def parse_build_info(build_info: str) -> Iterator[SoftwarePackage]:
-    """Yield the modules of a program from `go version -m`; a replacement replaces its original."""
+    """Yield the modules of a program from `go version -m`; a replacement replaces its original.
+
+    The main module is among them if it has a version, and so is not our own.
+    """
     first, *lines = build_info.splitlines()
     yield SoftwarePackage(
         ecosystem=Ecosystem.GO, name="stdlib", version=first.rpartition(": go")[2].split()[0]

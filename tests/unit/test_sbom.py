@@ -210,3 +210,5 @@ def test_modules_are_those_that_were_compiled_in() -> None:
         ("github.com/beorn7/perks", "v1.0.1", "h1:VlbK="),
         ("k8s.io/other", "v0.36.3", "h1:abc="),
     ]
+    foreign = BUILD_INFO.replace("tidegate.io/localcluster\t(devel)\t", "example.com/server\tv1.2.0\th1:xyz=")
+    assert "example.com/server" in {found.name for found in parse_build_info(foreign)}
