@@ -16,8 +16,9 @@ from tidegate_dataplane.contract import DEFAULTED, ModelCall, PipelinePart, Pipe
 from tidegate_dataplane.pipeline import call_client
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.pipeline import PipelineRunner
+from tidegate_dataplane.pipeline.rows import RequestBatch
 from tidegate_dataplane.pipeline.wire import LENGTH_HEADER
-from tidegate_dataplane.pipeline.worker import CallWorker
+from tidegate_dataplane.pipeline.worker import CallWorker, run_calls
 
 X = TensorSpec(name="x", dtype="FP32", shape=(-1, 1))
 Y = TensorSpec(name="y", dtype="FP32", shape=(-1, 1))
@@ -98,7 +99,7 @@ def serving() -> Iterator[Callable[[Callable[[int], bytes | None]], Server]]:
 
 def asked(worker: CallWorker) -> object:
     """The outcome of one request: its values, or the kind of failure and the words."""
-    (outcome,) = worker.collect_outcomes(worker.begin_call([ROWS]))
+    ((outcome,),) = run_calls([worker], RequestBatch([ROWS]))
     return (outcome.kind, str(outcome)) if isinstance(outcome, CallError) else outcome["y"].ravel().tolist()
 
 
@@ -180,7 +181,7 @@ def a_pipeline(
 
 
 def test_a_part_that_breaks_in_an_unforeseen_way_fails_alone(serving: Serving) -> None:
-    """Here a header with a line break, which http.client refuses with a ValueError."""
+    """Here a header with a line break, which is refused with a ValueError."""
     server = serving(lambda _: answered())
     broken = a_part("broken", default="0.5")
     headers = {"x-tidegate-part": "a\nb"}
@@ -260,7 +261,7 @@ def test_where_no_time_is_left_nobody_is_asked(serving: Serving) -> None:
     server = serving(lambda _: answered())
     worker = a_worker(server.address)
 
-    (outcome,) = worker.collect_outcomes(worker.begin_call([ROWS], time.monotonic() - 1))
+    ((outcome,),) = run_calls([worker], RequestBatch([ROWS]), time.monotonic() - 1)
     assert isinstance(outcome, CallError)
     assert (outcome.kind, str(outcome)) == (FailureKind.TIMED_OUT, "no time was left to ask")
     assert (server.requests, worker.tally.calls) == (0, 0)

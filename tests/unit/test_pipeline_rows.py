@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ import pytest
 from tidegate_dataplane.contract import DEFAULTED, ModelCall, PipelinePart, TensorSpec
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.pipeline import merge_outcomes
-from tidegate_dataplane.pipeline.rows import infer_together
-from tidegate_dataplane.pipeline.wire import Arrays, decode_response, encode_request
+from tidegate_dataplane.pipeline.rows import Outcome, RequestBatch, infer_together
+from tidegate_dataplane.pipeline.wire import Arrays, decode_response, encode_document, encode_tensor
 
 
 class Model:
@@ -31,6 +31,25 @@ class Model:
         return {"y": arrays["x"] * 2}
 
 
+def outcomes_of(
+    model: Callable[[Arrays], Arrays], requests: Sequence[Arrays], names: Sequence[str] = ("x",)
+) -> list[Outcome]:
+    batch = RequestBatch(requests)
+    steps = infer_together(batch, names)
+    try:
+        positions = next(steps)
+        while True:
+            try:
+                answer = model({name: batch.join_rows(name, positions) for name in names})
+            except CallError as error:
+                positions = steps.throw(error)
+            else:
+                positions = steps.send(answer)
+    except StopIteration as end:
+        outcomes: list[Outcome] = end.value
+        return outcomes
+
+
 def requests(*rows: Sequence[float]) -> list[Arrays]:
     return [{"x": np.array(one, dtype=np.float32)[:, None], "unused": np.zeros(1)} for one in rows]
 
@@ -44,7 +63,7 @@ def answers(outcomes: Sequence[object]) -> list[object]:
 
 def test_all_requests_are_one_call_and_each_gets_its_own_rows() -> None:
     model = Model()
-    outcomes = infer_together(model, requests([1, 2], [3], [4, 5, 6]), ["x"])
+    outcomes = outcomes_of(model, requests([1, 2], [3], [4, 5, 6]))
 
     assert answers(outcomes) == [[2, 4], [6], [8, 10, 12]]
     assert model.asked == [6]
@@ -52,7 +71,7 @@ def test_all_requests_are_one_call_and_each_gets_its_own_rows() -> None:
 
 def test_a_refused_row_fails_its_request_alone() -> None:
     model = Model()
-    outcomes = infer_together(model, requests([1], [2], [3], [4], [5], [-6], [7], [8]), ["x"])
+    outcomes = outcomes_of(model, requests([1], [2], [3], [4], [5], [-6], [7], [8]))
 
     assert answers(outcomes) == [[2], [4], [6], [8], [10], "below zero", [14], [16]]
     # Down to the one: 8, then 4 + 4, 2 + 2, 1 + 1.
@@ -64,7 +83,7 @@ def test_a_model_that_always_fails_is_asked_no_more_often_than_one_bad_row_takes
     waiting: int, calls: int
 ) -> None:
     model = Model()
-    outcomes = infer_together(model, requests(*[[-1]] * waiting), ["x"])
+    outcomes = outcomes_of(model, requests(*[[-1]] * waiting))
 
     assert answers(outcomes) == ["below zero"] * waiting
     assert len(model.asked) == calls
@@ -74,14 +93,14 @@ def test_a_model_that_always_fails_is_asked_no_more_often_than_one_bad_row_takes
 def test_one_bad_row_is_found_wherever_it_is(waiting: int) -> None:
     for bad in range(waiting):
         rows = [[-1.0] if place == bad else [1.0] for place in range(waiting)]
-        found = answers(infer_together(Model(), requests(*rows), ["x"]))
+        found = answers(outcomes_of(Model(), requests(*rows)))
         assert [place for place, answer in enumerate(found) if answer == "below zero"] == [bad]
 
 
 def test_a_model_that_is_gone_is_not_asked_again() -> None:
     model = Model(gone=True)
 
-    assert answers(infer_together(model, requests([1], [2]), ["x"])) == ["nobody", "nobody"]
+    assert answers(outcomes_of(model, requests([1], [2]))) == ["nobody", "nobody"]
     assert model.asked == [2]
 
 
@@ -89,18 +108,20 @@ def test_rows_of_different_shapes_are_different_calls() -> None:
     model = Model()
     mixed = [{"x": np.ones((1, 1))}, {"x": np.ones((1, 3))}, {"x": np.ones((2, 1))}]
 
-    assert [
-        one["y"].shape for one in infer_together(model, mixed, ["x"]) if not isinstance(one, CallError)
-    ] == [(1, 1), (1, 3), (2, 1)]
+    assert [one["y"].shape for one in outcomes_of(model, mixed) if not isinstance(one, CallError)] == [
+        (1, 1),
+        (1, 3),
+        (2, 1),
+    ]
     assert model.asked == [3, 1]
 
 
 def test_an_answer_that_is_not_row_by_row_is_no_answer() -> None:
-    outcomes = infer_together(lambda arrays: {"y": arrays["x"][:1]}, requests([1], [2]), ["x"])
+    outcomes = outcomes_of(lambda arrays: {"y": arrays["x"][:1]}, requests([1], [2]))
 
     # Asked alone each is one row, so each has its own.
     assert answers(outcomes) == [[1], [2]]
-    (outcome,) = infer_together(lambda arrays: {"y": np.zeros(())}, requests([1]), ["x"])
+    (outcome,) = outcomes_of(lambda arrays: {"y": np.zeros(())}, requests([1]))
     assert "must answer row by row" in str(outcome)
 
 
@@ -144,11 +165,12 @@ def test_every_type_comes_back_from_the_wire_as_it_went() -> None:
     }
     types = {"f": "FP16", "i": "INT64", "b": "BOOL", "s": "BYTES"}
     specs = [TensorSpec(name=name, dtype=types[name], shape=(-1, 1)) for name in arrays]
-    body, length = encode_request(arrays, specs, specs)
-    head = json.loads(body[:length])
+    tensors = [encode_tensor(arrays[spec.name], spec) for spec in specs]
+    head = json.loads(encode_document(tensors, specs))
+    content = b"".join(tensor.content for tensor in tensors)
     # What a server answers looks like what it was asked.
     again = json.dumps({"outputs": head["inputs"]}).encode()
-    found = decode_response(again + body[length:], len(again), specs)
+    found = decode_response(again + content, len(again), specs)
 
     for name, array in arrays.items():
         assert found[name].tolist() == array.tolist()

@@ -1,18 +1,32 @@
-"""Send one call of a plan over a persistent connection to the gateway.
-
-It uses REST with Triton's binary tensors and the standard library alone: Triton's Python has no gRPC client.
-"""
+"""Send one call of a plan over a persistent connection to the gateway: REST with Triton's binary tensors."""
 
 import contextlib
-import http.client
 import json
+import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from http import HTTPStatus
+from typing import Any, Final
 
 from tidegate_dataplane.contract import ModelCall
+from tidegate_dataplane.pipeline.connection import (
+    Buffer,
+    HttpConnection,
+    HttpResponse,
+    ResponseError,
+    TooLongError,
+)
 from tidegate_dataplane.pipeline.failures import CallError, Deadline, FailureKind
-from tidegate_dataplane.pipeline.wire import LENGTH_HEADER, Arrays, decode_response, encode_request
+from tidegate_dataplane.pipeline.wire import (
+    LENGTH_HEADER,
+    Arrays,
+    EncodedTensor,
+    decode_response,
+    encode_document,
+)
 
 MAX_MESSAGE_CHARS = 2048
 MAX_ANSWER_BYTES = 256 << 20
@@ -24,103 +38,150 @@ KIND_BY_STATUS: Mapping[int, FailureKind] = {
     500: FailureKind.FAILED,
 }
 """The kind of failure by HTTP status; any other status is UNAVAILABLE: no endpoint, or a limit was reached."""
+_HEADER: Final = re.compile(r"[!-9;-~]+: [ -~\x80-\xff]*")
 
 
 class ModelCallClient:
-    """Sends the requests of one call, one at a time, from one thread; any thread may call `abort_request`."""
+    """Sends the requests of one call, one at a time; only the look-up of the gateway's name may block.
+
+    If the gateway has closed the connection since the last request, it connects and sends again: inference is idempotent.
+    """
 
     def __init__(self, gateway: str, call: ModelCall, clock: Callable[[], float] = time.monotonic) -> None:
         host, _, port = gateway.rpartition(":")
-        self._host, self._port = host, int(port)
+        self._host, self._port = host.strip("[]"), int(port)
         self._call = call
         self._clock = clock
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection: HttpConnection | None = None
+        self._resolver: ThreadPoolExecutor | None = None
+        self._resolving: Future[Sequence[tuple[Any, ...]]] | None = None
+        self._request: Sequence[Buffer] = ()
+        self._deadline = Deadline(0, 0)
+        self._may_retry = False
 
-    def infer(self, arrays: Arrays, deadline: Deadline) -> Arrays:
-        """Return the call's outputs for these inputs, before the deadline.
+    @property
+    def connection(self) -> HttpConnection | None:
+        """Return the connection to wait on while a request is in flight."""
+        return self._connection
 
-        If the gateway has closed the connection since the last request, it connects and sends again: inference is
-        idempotent.
+    def begin_request(self, tensors: Sequence[EncodedTensor], deadline: Deadline) -> None:
+        """Begin to ask for the call's outputs for these inputs.
+
+        Raises:
+            CallError: the gateway cannot be reached.
+        """
+        document = encode_document(tensors, self._call.outputs)
+        length = len(document) + sum(len(tensor.content) for tensor in tensors)
+        head = f"{self._head}{LENGTH_HEADER}: {len(document)}\r\nContent-Length: {length}\r\n\r\n".encode(
+            "latin-1"
+        )
+        self._request = (head + document, *(tensor.content for tensor in tensors if len(tensor.content)))
+        self._deadline = deadline
+        self._may_retry = self._connection is not None
+        self._send_request()
+
+    def advance(self) -> Arrays | None:
+        """Send and receive what is possible now; return the outputs once they are complete.
 
         Raises:
             CallError: there is no answer.
         """
-        body, json_length = encode_request(arrays, self._call.inputs, self._call.outputs)
-        headers = {
-            **self._call.headers,
-            LENGTH_HEADER: str(json_length),
-            "Content-Type": "application/octet-stream",
-        }
-        reused = self._connection is not None
+        connection = self._connection
+        if connection is None:
+            raise CallError(FailureKind.FAILED, "no request is in flight")
         try:
-            return self._post_request(body, headers, deadline.at_s)
-        except (OSError, http.client.HTTPException) as error:
+            response = connection.advance()
+        except TooLongError as error:
             self.abort_request()
-            if not reused or isinstance(error, TimeoutError):
-                raise self._no_answer_error(error, deadline) from error
-        try:
-            return self._post_request(body, headers, deadline.at_s)
-        except (OSError, http.client.HTTPException) as error:
+            raise CallError(FailureKind.FAILED, str(error)) from error
+        except (OSError, ResponseError) as error:
+            self._handle_failure(error)
+            return None
+        if response is None:
+            return None
+        if response.will_close or connection.is_sending:
             self.abort_request()
-            raise self._no_answer_error(error, deadline) from error
+        return self._read_response(response)
 
     def abort_request(self) -> None:
-        """Close the connection and end the request in flight; any thread may call this."""
+        """Close the connection and end the request in flight."""
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if connection.sock is not None:
-            # Closing alone would not wake a thread that reads from it.
-            with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
-        connection.close()
+        if connection is not None:
+            connection.close()
 
-    def _post_request(self, body: bytes, headers: Mapping[str, str], deadline_s: float) -> Arrays:
-        connection = self._connection or http.client.HTTPConnection(self._host, self._port)
-        self._connection = connection
-        self._limit_time(connection, deadline_s)
-        connection.request("POST", f"/v2/models/{self._call.model}/infer", body, dict(headers))
-        self._limit_time(connection, deadline_s)
-        response = connection.getresponse()
-        content = response.read(MAX_ANSWER_BYTES + 1)
-        if len(content) > MAX_ANSWER_BYTES:
-            self.abort_request()
-            raise CallError(FailureKind.FAILED, f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-        if response.length:
-            raise http.client.IncompleteRead(content, response.length)
-        if response.will_close:
-            self.abort_request()
-        if response.status != http.HTTPStatus.OK:
-            raise CallError(
-                KIND_BY_STATUS.get(response.status, FailureKind.UNAVAILABLE),
-                _read_error_message(response, content),
+    def close(self) -> None:
+        """Close the connection, and end the thread that looks up names."""
+        self.abort_request()
+        if self._resolver is not None:
+            self._resolver.shutdown(wait=False, cancel_futures=True)
+
+    @cached_property
+    def _head(self) -> str:
+        """Return the first lines of every request.
+
+        Raises:
+            ValueError: a header of the plan is none.
+        """
+        lines = [f"{name}: {value}" for name, value in self._call.headers.items()]
+        for line in lines:
+            if not _HEADER.fullmatch(line):
+                raise ValueError(f"invalid header {line!r}")
+        request_line = f"POST /v2/models/{self._call.model}/infer HTTP/1.1"
+        fixed = f"Host: {self._host}:{self._port}", "Content-Type: application/octet-stream"
+        return "".join(f"{line}\r\n" for line in (request_line, *fixed, *lines))
+
+    def _send_request(self) -> None:
+        try:
+            if self._connection is None:
+                self._connection = HttpConnection(self._resolve_address())
+            self._connection.begin_request(self._request, MAX_ANSWER_BYTES)
+        except (OSError, ResponseError) as error:
+            self._handle_failure(error)
+
+    def _handle_failure(self, error: Exception) -> None:
+        """Send the request again over a new connection, or raise the reason why there is no answer."""
+        self.abort_request()
+        if self._clock() >= self._deadline.at_s:
+            raise self._deadline.timeout_error() from error
+        if not self._may_retry:
+            reason = str(error) or type(error).__name__
+            message = f"the gateway {self._host}:{self._port} does not answer: {reason}"
+            raise CallError(FailureKind.UNAVAILABLE, message) from error
+        self._may_retry = False
+        self._send_request()
+
+    def _resolve_address(self) -> Sequence[tuple[Any, ...]]:
+        """Return the addresses of the gateway; looking them up has no timeout of its own, so a thread does it."""
+        with contextlib.suppress(OSError):
+            return socket.getaddrinfo(
+                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+            )
+        if self._resolving is None:
+            self._resolver = self._resolver or ThreadPoolExecutor(1, thread_name_prefix="resolve gateway")
+            self._resolving = self._resolver.submit(
+                socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM
             )
         try:
-            json_length = int(response.headers.get(LENGTH_HEADER, len(content)))
-            return decode_response(content, json_length, self._call.outputs)
+            return self._resolving.result(max(self._deadline.at_s - self._clock(), 0))
+        finally:
+            if self._resolving.done():
+                self._resolving = None
+
+    def _read_response(self, response: HttpResponse) -> Arrays:
+        if response.status != HTTPStatus.OK:
+            raise CallError(
+                KIND_BY_STATUS.get(response.status, FailureKind.UNAVAILABLE), _read_error_message(response)
+            )
+        try:
+            json_length = int(response.headers.get(LENGTH_HEADER.lower(), len(response.body)))
+            return decode_response(response.body, json_length, self._call.outputs)
         except ValueError as error:
             raise CallError(FailureKind.FAILED, f"an answer that cannot be read: {error}") from error
 
-    def _limit_time(self, connection: http.client.HTTPConnection, deadline_s: float) -> None:
-        remaining_s = deadline_s - self._clock()
-        if remaining_s <= 0:
-            raise TimeoutError
-        connection.timeout = remaining_s
-        if connection.sock is not None:
-            connection.sock.settimeout(remaining_s)
 
-    def _no_answer_error(self, error: Exception, deadline: Deadline) -> CallError:
-        if isinstance(error, TimeoutError) or self._clock() >= deadline.at_s:
-            return deadline.timeout_error()
-        reason = str(error) or type(error).__name__
-        return CallError(
-            FailureKind.UNAVAILABLE, f"the gateway {self._host}:{self._port} does not answer: {reason}"
-        )
-
-
-def _read_error_message(response: http.client.HTTPResponse, content: bytes) -> str:
+def _read_error_message(response: HttpResponse) -> str:
     """Return the error message: Triton sends JSON, the gateway plain text."""
-    text = content.decode(errors="replace").strip()
+    text = bytes(response.body).decode(errors="replace").strip()
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(text)
         if isinstance(document, dict) and "error" in document:

@@ -9,9 +9,9 @@ import numpy as np
 from tidegate_dataplane.contract import DEFAULTED, PipelinePart, PipelinePlan, TensorSpec
 from tidegate_dataplane.contract.exported import CALL_ROWS, CALLS, PIPELINE_REQUESTS
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
-from tidegate_dataplane.pipeline.rows import Outcome, count_rows
+from tidegate_dataplane.pipeline.rows import Outcome, RequestBatch
 from tidegate_dataplane.pipeline.wire import NUMPY_TYPES, Array, Arrays
-from tidegate_dataplane.pipeline.worker import CallWorker
+from tidegate_dataplane.pipeline.worker import CallWorker, run_calls
 
 FEATURES_CALL = "features"
 """The name of the call for features among the names of parts; no part can have it."""
@@ -48,18 +48,16 @@ class PipelineRunner:
         The batch takes at most the longest timeout of a call.
         """
         latest_s = self._clock() + self._max_timeout_s
-        answers: list[Outcome] = list(self._add_features(requests, latest_s))
+        if self._features is None:
+            return self._call_models(RequestBatch(requests), latest_s)
+        answers = self._call_features(self._features, requests, latest_s)
         positions = [position for position, answer in enumerate(answers) if not isinstance(answer, CallError)]
-        inputs = [answer for answer in answers if not isinstance(answer, CallError)]
-        if not inputs:
+        if not positions:
             return answers
-        pending = {name: worker.begin_call(inputs, latest_s) for name, worker in self._workers.items()}
-        outcomes_by_part = {name: self._workers[name].collect_outcomes(pending[name]) for name in pending}
-        for name, outcomes in outcomes_by_part.items():
-            self._count_outcomes(name, outcomes)
-        for number, position in enumerate(positions):
-            request_outcomes = {name: outcomes[number] for name, outcomes in outcomes_by_part.items()}
-            answers[position] = merge_outcomes(request_outcomes, self._parts, count_rows(inputs[number]))
+        features = [answer for answer in answers if not isinstance(answer, CallError)]
+        batch = RequestBatch([requests[position] for position in positions], features)
+        for position, answer in zip(positions, self._call_models(batch, latest_s), strict=True):
+            answers[position] = answer
         return answers
 
     def read_totals(self) -> Iterator[tuple[str, Mapping[str, str], int]]:
@@ -75,18 +73,30 @@ class PipelineRunner:
         for worker in self.workers.values():
             worker.close()
 
-    def _add_features(self, requests: Sequence[Arrays], latest_s: float) -> Sequence[Outcome]:
-        """Return each request with its features added to the client's inputs, or the error of the features."""
-        worker, call = self._features, self._plan.features
-        if worker is None or call is None:
-            return requests
-        outcomes = worker.collect_outcomes(worker.begin_call(requests, latest_s))
+    def _call_features(
+        self, worker: CallWorker, requests: Sequence[Arrays], latest_s: float
+    ) -> list[Outcome]:
+        """Return the features of each request, or their error."""
+        (outcomes,) = run_calls([worker], RequestBatch(requests), latest_s, self._clock)
         self._count_outcomes(FEATURES_CALL, outcomes)
         return [
-            _name_part(FEATURES_CALL, call.title, outcome)
-            if isinstance(outcome, CallError)
-            else {**request, **outcome}
-            for request, outcome in zip(requests, outcomes, strict=True)
+            _name_part(FEATURES_CALL, worker.title, outcome) if isinstance(outcome, CallError) else outcome
+            for outcome in outcomes
+        ]
+
+    def _call_models(self, batch: RequestBatch, latest_s: float) -> list[Outcome]:
+        """Return the merged answers of all models to each request, or its error."""
+        outcomes = run_calls(list(self._workers.values()), batch, latest_s, self._clock)
+        outcomes_by_part = dict(zip(self._workers, outcomes, strict=True))
+        for name, part_outcomes in outcomes_by_part.items():
+            self._count_outcomes(name, part_outcomes)
+        return [
+            merge_outcomes(
+                {name: part_outcomes[position] for name, part_outcomes in outcomes_by_part.items()},
+                self._parts,
+                batch.count_rows(position),
+            )
+            for position in range(len(batch))
         ]
 
     def _count_outcomes(self, part: str, outcomes: Sequence[Outcome]) -> None:

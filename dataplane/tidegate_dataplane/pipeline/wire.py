@@ -3,6 +3,8 @@
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,36 +33,49 @@ NUMPY_TYPES: Mapping[str, str] = {
 }
 
 
-def encode_request(
-    arrays: Arrays, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> tuple[bytes, int]:
-    """Return the body of a request for `outputs`, and the length of its JSON in bytes."""
-    pieces = [_encode_tensor(arrays[spec.name], spec.dtype) for spec in inputs]
-    head = json.dumps(
-        {
-            "inputs": [
-                {
-                    "name": spec.name,
-                    "datatype": spec.dtype,
-                    "shape": list(arrays[spec.name].shape),
-                    "parameters": {"binary_data_size": len(piece)},
-                }
-                for spec, piece in zip(inputs, pieces, strict=True)
-            ],
-            "outputs": [{"name": spec.name, "parameters": {"binary_data": True}} for spec in outputs],
-        }
-    ).encode()
-    return b"".join((head, *pieces)), len(head)
+@dataclass(frozen=True, slots=True)
+class EncodedTensor:
+    """An input as every call that takes it sends it: its entry in the JSON document, and its elements in binary."""
+
+    entry: str
+    content: memoryview
 
 
-def decode_response(body: bytes, json_length: int, outputs: Sequence[TensorSpec]) -> Arrays:
-    """Return the requested output tensors in the body of a response.
+def encode_tensor(array: Array, spec: TensorSpec) -> EncodedTensor:
+    """Encode an input; numbers are not copied if they are contiguous and of the type of `spec`."""
+    if spec.dtype == TEXT:
+        content = memoryview(_encode_texts(array))
+    else:
+        numbers = np.ascontiguousarray(array, dtype=NUMPY_TYPES[spec.dtype])
+        content = memoryview(numbers.reshape(-1).view(np.uint8))
+    entry = {
+        "name": spec.name,
+        "datatype": spec.dtype,
+        "shape": list(array.shape),
+        "parameters": {"binary_data_size": len(content)},
+    }
+    return EncodedTensor(json.dumps(entry), content)
+
+
+def encode_document(tensors: Sequence[EncodedTensor], outputs: Sequence[TensorSpec]) -> bytes:
+    """Return the JSON document of a request for `outputs`, which the contents of the tensors follow in order."""
+    inputs = ", ".join(tensor.entry for tensor in tensors)
+    return f'{{"inputs": [{inputs}], "outputs": {_encode_outputs(tuple(outputs))}}}'.encode()
+
+
+@lru_cache(maxsize=64)
+def _encode_outputs(outputs: tuple[TensorSpec, ...]) -> str:
+    return json.dumps([{"name": spec.name, "parameters": {"binary_data": True}} for spec in outputs])
+
+
+def decode_response(body: bytes | memoryview, json_length: int, outputs: Sequence[TensorSpec]) -> Arrays:
+    """Return the requested output tensors in the body of a response; numbers are not copied.
 
     Raises:
         ValueError: the body violates the protocol, lacks a tensor, or has one of another type or as JSON.
     """
     try:
-        tensors = _decode_tensors(body, json_length, {spec.name: spec for spec in outputs})
+        tensors = _decode_tensors(memoryview(body), json_length, {spec.name: spec for spec in outputs})
     except (AttributeError, KeyError, TypeError, RecursionError, struct.error) as error:
         raise ValueError(f"it is not what the protocol says: {type(error).__name__}: {error}") from error
     for spec in outputs:
@@ -69,8 +84,8 @@ def decode_response(body: bytes, json_length: int, outputs: Sequence[TensorSpec]
     return tensors
 
 
-def _decode_tensors(body: bytes, json_length: int, specs: Mapping[str, TensorSpec]) -> Arrays:
-    head = json.loads(body[:json_length])
+def _decode_tensors(body: memoryview, json_length: int, specs: Mapping[str, TensorSpec]) -> Arrays:
+    head = json.loads(bytes(body[:json_length]))
     tensors: dict[str, Array] = {}
     offset = json_length
     for output in head["outputs"]:
@@ -88,9 +103,7 @@ def _decode_tensors(body: bytes, json_length: int, specs: Mapping[str, TensorSpe
     return tensors
 
 
-def _encode_tensor(array: Array, dtype: str) -> bytes:
-    if dtype != TEXT:
-        return np.ascontiguousarray(array, dtype=NUMPY_TYPES[dtype]).tobytes()
+def _encode_texts(array: Array) -> bytes:
     elements = (_encode_text(value) for value in array.reshape(-1).tolist())
     return b"".join(piece for element in elements for piece in (struct.pack("<I", len(element)), element))
 
@@ -99,14 +112,14 @@ def _encode_text(value: bytes | str) -> bytes:
     return value if isinstance(value, bytes) else value.encode()
 
 
-def _decode_tensor(name: str, piece: bytes, dtype: str, shape: Sequence[int]) -> Array:
+def _decode_tensor(name: str, piece: memoryview, dtype: str, shape: Sequence[int]) -> Array:
     if dtype != TEXT:
         return np.frombuffer(piece, dtype=NUMPY_TYPES[dtype]).reshape(shape)
     elements: list[bytes] = []
     offset = 0
     while offset < len(piece):
         (length,) = struct.unpack_from("<I", piece, offset)
-        elements.append(piece[offset + 4 : offset + 4 + length])
+        elements.append(bytes(piece[offset + 4 : offset + 4 + length]))
         offset += 4 + length
     if offset > len(piece):
         raise ValueError(f"the text of output {name} ends early")

@@ -1,29 +1,15 @@
-"""Make one call of a plan, on a thread and a connection of its own, until its deadline."""
+"""Make calls of a plan for a batch, all at the same time and in one thread, each until its deadline."""
 
 import math
+import select
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 from tidegate_dataplane.contract import ModelCall
 from tidegate_dataplane.pipeline.call_client import ModelCallClient
 from tidegate_dataplane.pipeline.failures import CallError, Deadline, FailureKind
-from tidegate_dataplane.pipeline.rows import Outcome, infer_together
-from tidegate_dataplane.pipeline.wire import Arrays
-
-GRACE_S = 0.005
-"""The time after its deadline that a thread gets to return by itself, before it is aborted."""
-
-
-@dataclass(frozen=True, slots=True)
-class PendingCall:
-    """A call in flight for a number of requests."""
-
-    future: "Future[list[Outcome]]"
-    requests: int
-    deadline: Deadline
+from tidegate_dataplane.pipeline.rows import CallSteps, Outcome, RequestBatch, infer_together
 
 
 @dataclass(slots=True)
@@ -35,52 +21,120 @@ class CallTally:
 
 
 class CallWorker:
-    """Begins a call and collects its outcomes; one call at a time."""
+    """Makes one call of a plan for a batch, step by step; one batch at a time."""
 
     def __init__(self, gateway: str, call: ModelCall, clock: Callable[[], float] = time.monotonic) -> None:
+        self.title = call.title
         self._call = call
         self._clock = clock
         self._client = ModelCallClient(gateway, call, clock)
         self._names = [spec.name for spec in call.inputs]
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"call {call.title}")
+        self._batch = RequestBatch(())
+        self._steps: CallSteps | None = None
+        self.deadline = Deadline(0, 0)
+        self.outcomes: list[Outcome] = []
+        """The outcome of each request of the batch, once `is_waiting` is false."""
         self.tally = CallTally()
 
-    def begin_call(self, requests: Sequence[Arrays], latest_s: float = math.inf) -> PendingCall:
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the gateway's answer is outstanding."""
+        return self._steps is not None
+
+    def begin_call(self, batch: RequestBatch, latest_s: float = math.inf) -> None:
         """Begin a call for these requests, which ends after the call's timeout or at the time `latest_s`, if earlier."""
         now_s = self._clock()
-        deadline = Deadline(
-            min(now_s + self._call.timeout_us / 1e6, latest_s),
-            min(self._call.timeout_us / 1e6, latest_s - now_s),
-        )
-        if deadline.allowed_s <= 0:
-            future: Future[list[Outcome]] = Future()
-            future.set_result([deadline.timeout_error()] * len(requests))
-        else:
-            infer = partial(self._infer_arrays, deadline=deadline)
-            future = self._thread.submit(infer_together, infer, requests, self._names)
-        return PendingCall(future, len(requests), deadline)
+        timeout_s = self._call.timeout_us / 1e6
+        self.deadline = Deadline(min(now_s + timeout_s, latest_s), min(timeout_s, latest_s - now_s))
+        self._batch = batch
+        if self.deadline.allowed_s <= 0:
+            self.outcomes = [self.deadline.timeout_error()] * len(batch)
+            return
+        self._steps = infer_together(batch, self._names)
+        self._run_steps(lambda steps: next(steps))
 
-    def collect_outcomes(self, pending: PendingCall) -> list[Outcome]:
-        """Return the outcome of each request, when all have one or the deadline has passed.
+    def register_events(self, poller: select.poll) -> int:
+        """Let `poller` wait for what the call waits for; return the file descriptor."""
+        connection = self._client.connection
+        if connection is None:
+            raise ValueError(f"{self._call.title} waits for nothing")
+        poller.register(connection.fileno(), connection.events)
+        return connection.fileno()
 
-        Any exception is a failure of this part, so that the answers of the other parts are not lost.
-        """
+    def advance_call(self) -> None:
+        """Send and receive what is possible now."""
         try:
-            return pending.future.result(max(pending.deadline.at_s - self._clock(), 0) + GRACE_S)
-        except TimeoutError:
-            self._client.abort_request()
-            return [pending.deadline.timeout_error()] * pending.requests
+            answer = self._client.advance()
+        except CallError as error:
+            failure = error
+            self._run_steps(lambda steps: steps.throw(failure))
         except Exception as error:  # noqa: BLE001 - any error is a failure of this part
-            self._client.abort_request()
-            message = f"the call failed: {type(error).__name__}: {error}"
-            return [CallError(FailureKind.FAILED, message)] * pending.requests
+            self._fail_call(error)
+        else:
+            if answer is not None:
+                self._run_steps(lambda steps: steps.send(answer))
+
+    def expire_call(self) -> None:
+        """End the call in flight, whose deadline has passed."""
+        self._client.abort_request()
+        self._run_steps(lambda steps: steps.throw(self.deadline.timeout_error()))
 
     def close(self) -> None:
-        """Close the connection and end the thread."""
-        self._client.abort_request()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """Close the connection."""
+        self._client.close()
 
-    def _infer_arrays(self, arrays: Arrays, deadline: Deadline) -> Arrays:
+    def _run_steps(self, step: Callable[[CallSteps], tuple[int, ...]]) -> None:
+        """Take one step, and as many more as fail at once; any other exception is a failure of this part alone."""
+        steps = self._steps
+        if steps is None:
+            return
+        try:
+            positions = step(steps)
+            while True:
+                try:
+                    self._begin_request(positions)
+                except CallError as error:
+                    positions = steps.throw(error)
+                else:
+                    return
+        except StopIteration as end:
+            self._steps = None
+            self.outcomes = end.value
+        except Exception as error:  # noqa: BLE001 - any error is a failure of this part
+            self._fail_call(error)
+
+    def _begin_request(self, positions: tuple[int, ...]) -> None:
+        if self._clock() >= self.deadline.at_s:
+            raise self.deadline.timeout_error()
+        tensors = [self._batch.encode_input(spec, positions) for spec in self._call.inputs]
         self.tally.calls += 1
-        self.tally.rows += len(next(iter(arrays.values())))
-        return self._client.infer(arrays, deadline)
+        self.tally.rows += sum(self._batch.count_rows(position) for position in positions)
+        self._client.begin_request(tensors, self.deadline)
+
+    def _fail_call(self, error: Exception) -> None:
+        self._client.abort_request()
+        self._steps = None
+        message = f"the call failed: {type(error).__name__}: {error}"
+        self.outcomes = [CallError(FailureKind.FAILED, message)] * len(self._batch)
+
+
+def run_calls(
+    workers: Sequence[CallWorker],
+    batch: RequestBatch,
+    latest_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[list[Outcome]]:
+    """Make all calls for a batch at the same time; return the outcomes of the requests for each call."""
+    for worker in workers:
+        worker.begin_call(batch, latest_s)
+    while waiting := [worker for worker in workers if worker.is_waiting]:
+        poller = select.poll()
+        by_descriptor = {worker.register_events(poller): worker for worker in waiting}
+        remaining_s = min(worker.deadline.at_s for worker in waiting) - clock()
+        for descriptor, _ in poller.poll(max(math.ceil(remaining_s * 1000), 0)):
+            by_descriptor[descriptor].advance_call()
+        now_s = clock()
+        for worker in waiting:
+            if worker.is_waiting and now_s >= worker.deadline.at_s:
+                worker.expire_call()
+    return [worker.outcomes for worker in workers]
