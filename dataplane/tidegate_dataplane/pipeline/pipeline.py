@@ -61,11 +61,11 @@ class PipelineRunner:
         return answers
 
     def read_totals(self) -> Iterator[tuple[str, Mapping[str, str], int]]:
-        """Yield the family, labels and current value of each counter, for the metrics of the server."""
+        """Yield the family, labels and current value of each counter, for the metrics of the server; any thread may."""
         for part, worker in self.workers.items():
             yield CALLS.name, {"part": part}, worker.tally.calls
             yield CALL_ROWS.name, {"part": part}, worker.tally.rows
-        for (part, outcome), count in self.outcomes.items():
+        for (part, outcome), count in list(self.outcomes.items()):
             yield PIPELINE_REQUESTS.name, {"part": part, "outcome": outcome}, count
 
     def close(self) -> None:

@@ -8,12 +8,16 @@ An instance waits for the answers to its batch, so the configuration has several
 import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]  # lives in the server
+
+EXPORT_DELAY_S = 0.25
 
 
 class TritonPythonModel:
@@ -54,7 +58,9 @@ class TritonPythonModel:
             FailureKind.UNAVAILABLE: error.UNAVAILABLE,
             FailureKind.TIMED_OUT: error.UNAVAILABLE,
         }
-        self._counters = _ServerCounters(name, {metric.name: metric.help_text for metric in PIPELINE})
+        self._counters = _ServerCounters(
+            name, {metric.name: metric.help_text for metric in PIPELINE}, self._pipeline.read_totals
+        )
         self._watchdog = Watchdog.start_watching()
         # Pipelines are not sampled; by this connection the agent notices when the process ends.
         self._sampler = Sampler.from_args(args)
@@ -71,7 +77,7 @@ class TritonPythonModel:
             for request in requests
         ]
         answers = self._pipeline.answer_requests(batch)
-        self._counters.add_increases(self._pipeline.read_totals())
+        self._counters.export_soon()
         return [
             self._make_response(answer, request.requested_output_names())
             for request, answer in zip(requests, answers, strict=True)
@@ -80,6 +86,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Close the connections, and tell the agent that the version was unloaded."""
         self._watchdog.stop_watching()
+        self._counters.stop_exporting()
         self._pipeline.close()
         self._sampler.finish_sending()
 
@@ -97,10 +104,19 @@ class TritonPythonModel:
 
 
 class _ServerCounters:
-    """The counters of a pipeline among the server's metrics, which are the sums over all instances."""
+    """The counters of a pipeline among the server's metrics, which are the sums over all instances.
 
-    def __init__(self, model: str, families: Mapping[str, str]) -> None:
+    Each number is a message to the server, so a thread of their own sends them, `EXPORT_DELAY_S` after a batch.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        families: Mapping[str, str],
+        read_totals: Callable[[], Iterable[tuple[str, Mapping[str, str], int]]],
+    ) -> None:
         self._model = model
+        self._read_totals = read_totals
         self._families: dict[str, Any] = {}
         self._metrics: dict[tuple[str, ...], Any] = {}
         self._last_totals: dict[tuple[str, ...], int] = {}
@@ -111,16 +127,36 @@ class _ServerCounters:
                 )
         except Exception:  # noqa: BLE001 - a server without metrics still serves
             self._families = {}
+        self._changed, self._stopping = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._export_changes, name="counters", daemon=True)
+        if self._families:
+            self._thread.start()
 
-    def add_increases(self, totals: Iterable[tuple[str, Mapping[str, str], int]]) -> None:
-        """Add the increases since the last call."""
-        if not self._families:
-            return
-        for family, labels, total in totals:
+    def export_soon(self) -> None:
+        """Let the totals be exported."""
+        self._changed.set()
+
+    def stop_exporting(self) -> None:
+        """Export the last totals, and end the thread."""
+        self._stopping.set()
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _export_changes(self) -> None:
+        while not self._stopping.is_set():
+            self._changed.wait()
+            self._stopping.wait(EXPORT_DELAY_S)
+            self._changed.clear()
+            with suppress(Exception):  # the server may end meanwhile
+                self._add_increases()
+
+    def _add_increases(self) -> None:
+        for family, labels, total in self._read_totals():
             key = (family, *labels.values())
             if key not in self._metrics:
                 self._metrics[key] = self._families[family].Metric(labels={"model": self._model, **labels})
             increase = total - self._last_totals.get(key, 0)
-            self._last_totals[key] = total
             if increase:
                 self._metrics[key].increment(increase)
+                self._last_totals[key] = total
