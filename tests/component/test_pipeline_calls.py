@@ -318,3 +318,106 @@ def test_nobody_there_is_unavailable() -> None:
         kind, _ = asked(worker)  # type: ignore[misc]
     assert kind is FailureKind.UNAVAILABLE
     worker.close()
+
+
+def test_an_answer_in_chunks_is_read_to_its_end(serving: Serving) -> None:
+    content = answered().partition(b"\r\n\r\n")[2]
+    length = len(content) - 8
+    head = f"HTTP/1.1 200 said\r\ntransfer-encoding: chunked\r\n{LENGTH_HEADER}: {length}\r\n\r\n".encode()
+    pieces = [content[:7], content[7:-3], content[-3:], b""]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    server = serving(lambda _: head + chunks)
+    worker = a_worker(server.address)
+
+    assert [asked(worker) for _ in range(2)] == [[5.0, 6.0]] * 2
+    assert server.connections == 1
+    worker.close()
+
+
+def test_an_answer_of_an_impossible_length_is_none(serving: Serving) -> None:
+    worker = a_worker(serving(lambda _: b"HTTP/1.1 200 said\r\ncontent-length: -1\r\n\r\n").address)
+
+    kind, words = asked(worker)  # type: ignore[misc]
+    assert (kind, "a content-length of '-1'" in words) == (FailureKind.UNAVAILABLE, True)
+    worker.close()
+
+
+def test_requests_and_answers_larger_than_any_buffer_of_the_kernel_are_whole(serving: Serving) -> None:
+    rows = np.arange(4_000_000, dtype=np.float32)[:, None]
+    tensor = {**TENSOR, "shape": list(rows.shape), "parameters": {"binary_data_size": rows.nbytes}}
+    head = json.dumps({"outputs": [tensor]}).encode()
+    lines = [
+        "HTTP/1.1 200 said",
+        f"Content-Length: {len(head) + rows.nbytes}",
+        f"{LENGTH_HEADER}: {len(head)}",
+    ]
+    answer = "\r\n".join([*lines, "", ""]).encode() + head + rows.tobytes()
+    worker = a_worker(serving(lambda _: answer).address, timeout_ms=30_000)
+
+    ((outcome,),) = run_calls([worker], RequestBatch([{"x": rows}]))
+    assert not isinstance(outcome, CallError), outcome
+    assert (outcome["y"] == rows).all()
+    assert outcome["y"].flags.aligned
+    worker.close()
+
+
+def test_a_refusal_that_comes_before_the_request_is_sent_is_told() -> None:
+    """A gateway refuses a body by its announced length, and reads no further."""
+    refusal = b"HTTP/1.1 413 said\r\ncontent-length: 9\r\n\r\ntoo large"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        connections: list[socket.socket] = []
+
+        def refuse() -> None:
+            connection, _ = listening.accept()
+            connections.append(connection)
+            connection.recv(1000)
+            connection.sendall(refusal)
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        worker = a_worker(f"127.0.0.1:{listening.getsockname()[1]}")
+        rows = np.zeros((4_000_000, 1), dtype=np.float32)
+        ((outcome,),) = run_calls([worker], RequestBatch([{"x": rows}]))
+        thread.join()
+        worker.close()
+        for connection in connections:
+            connection.close()
+    assert isinstance(outcome, CallError)
+    assert (outcome.kind, str(outcome)) == (FailureKind.REFUSED, "too large")
+
+
+def test_a_name_that_is_not_found_in_time_costs_no_more_than_the_deadline(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serving(lambda _: answered())
+    address = ("127.0.0.1", int(server.address.rpartition(":")[2]))
+    found = threading.Event()
+
+    def look_up(host: str, _port: int, *, flags: int = 0, **_: int) -> list[tuple[object, ...]]:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, f"{host} is a name")
+        found.wait(20)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    worker = a_worker(f"gateway:{address[1]}", timeout_ms=500)
+    assert asked(worker) == (FailureKind.TIMED_OUT, "no answer within 500 ms")
+    found.set()
+    assert asked(worker) == [5.0, 6.0]
+    worker.close()
+
+
+def test_the_next_address_of_a_name_is_tried(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serving(lambda _: answered())
+    port = int(server.address.rpartition(":")[2])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nobody = taken.getsockname()
+        addresses = [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", place) for place in (nobody, ("127.0.0.1", port))
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+        worker = a_worker(f"gateway:{port}")
+        assert asked(worker) == [5.0, 6.0]
+    assert server.connections == 1
+    worker.close()

@@ -32,7 +32,7 @@ class Model:
 
 
 def outcomes_of(
-    model: Callable[[Arrays], Arrays], requests: Sequence[Arrays], names: Sequence[str] = ("x",)
+    model: Callable[[Arrays], Arrays], requests: Sequence[Arrays], names: tuple[str, ...] = ("x",)
 ) -> list[Outcome]:
     batch = RequestBatch(requests)
     steps = infer_together(batch, names)
@@ -114,6 +114,24 @@ def test_rows_of_different_shapes_are_different_calls() -> None:
         (2, 1),
     ]
     assert model.asked == [3, 1]
+
+
+def test_features_are_encoded_once_and_not_copied_for_all_models_that_take_them() -> None:
+    spec = TensorSpec(name="y", dtype="FP32", shape=(-1, 1))
+    features = outcomes_of(Model(), requests([1, 2], [3], [4]))
+    rows = [one for one in features if not isinstance(one, CallError)]
+    batch = RequestBatch(requests([1, 2], [3], [4]), rows)
+    everyone, pair = (0, 1, 2), (1, 2)
+
+    tensor = batch.encode_input(spec, everyone)
+    assert np.frombuffer(tensor.content, np.float32).tolist() == [2, 4, 6, 8]
+    assert batch.encode_input(spec, everyone) is tensor
+    for positions in (everyone, pair):
+        assert np.shares_memory(batch.join_rows("y", positions), batch.join_rows("y", everyone))
+    # Those of other answers, or in another order, are joined by copies.
+    assert batch.join_rows("y", (2, 0)).ravel().tolist() == [8, 2, 4]
+    assert batch.join_rows("x", pair).ravel().tolist() == [3, 4]
+    assert not np.shares_memory(batch.join_rows("y", (2, 0)), batch.join_rows("y", everyone))
 
 
 def test_an_answer_that_is_not_row_by_row_is_no_answer() -> None:

@@ -94,7 +94,7 @@ class PipelineRunner:
             merge_outcomes(
                 {name: part_outcomes[position] for name, part_outcomes in outcomes_by_part.items()},
                 self._parts,
-                batch.count_rows(position),
+                batch.rows[position],
             )
             for position in range(len(batch))
         ]

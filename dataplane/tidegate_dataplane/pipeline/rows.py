@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -41,14 +42,13 @@ class RequestBatch:
         """Join these requests, each with its features if there are any, which replace inputs of the same names."""
         self._requests = requests
         self._features = features
+        self.rows = [len(next(iter(request.values()))) for request in requests]
+        """The number of rows of each request."""
+        self._groups: dict[tuple[str, ...], list[Positions]] = {}
         self._encoded: dict[tuple[str, Positions], EncodedTensor] = {}
 
     def __len__(self) -> int:
         return len(self._requests)
-
-    def count_rows(self, position: int) -> int:
-        """Return the number of rows of a request."""
-        return len(next(iter(self._requests[position].values())))
 
     def encode_input(self, spec: TensorSpec, positions: Positions) -> EncodedTensor:
         """Return an input of these requests, joined."""
@@ -68,13 +68,15 @@ class RequestBatch:
             end = next_end
         return first[begin:end]
 
-    def group_by_shape(self, names: Sequence[str]) -> list[Positions]:
+    def group_by_shape(self, names: tuple[str, ...]) -> list[Positions]:
         """Return the requests whose rows have the same shapes, in order."""
-        groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
-        for position in range(len(self)):
-            shapes = tuple(self._locate_rows(name, position)[0].shape[1:] for name in names)
-            groups.setdefault(shapes, []).append(position)
-        return [tuple(group) for group in groups.values()]
+        if names not in self._groups:
+            groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+            for position in range(len(self)):
+                shapes = tuple(self._locate_rows(name, position)[0].shape[1:] for name in names)
+                groups.setdefault(shapes, []).append(position)
+            self._groups[names] = [tuple(group) for group in groups.values()]
+        return self._groups[names]
 
     def split_answer(self, answer: Arrays, positions: Positions) -> list[AnswerRows]:
         """Return each request's rows of the answer.
@@ -82,7 +84,7 @@ class RequestBatch:
         Raises:
             CallError: the answer has another number of rows.
         """
-        ends = np.cumsum([self.count_rows(position) for position in positions]).tolist()
+        ends = list(accumulate(self.rows[position] for position in positions))
         for name, array in answer.items():
             if array.ndim == 0 or len(array) != ends[-1]:
                 raise CallError(
@@ -102,7 +104,7 @@ class RequestBatch:
         return array, 0, len(array)
 
 
-def infer_together(batch: RequestBatch, names: Sequence[str]) -> CallSteps:
+def infer_together(batch: RequestBatch, names: tuple[str, ...]) -> CallSteps:
     """Ask for all requests of `batch` in one call, and return for each its rows of the answer or its error.
 
     If the model refuses a call or fails on it, the call is repeated in halves, down to the request that causes the

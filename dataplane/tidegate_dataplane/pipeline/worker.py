@@ -28,7 +28,7 @@ class CallWorker:
         self._call = call
         self._clock = clock
         self._client = ModelCallClient(gateway, call, clock)
-        self._names = [spec.name for spec in call.inputs]
+        self._names = tuple(spec.name for spec in call.inputs)
         self._batch = RequestBatch(())
         self._steps: CallSteps | None = None
         self.deadline = Deadline(0, 0)
@@ -108,7 +108,7 @@ class CallWorker:
             raise self.deadline.timeout_error()
         tensors = [self._batch.encode_input(spec, positions) for spec in self._call.inputs]
         self.tally.calls += 1
-        self.tally.rows += sum(self._batch.count_rows(position) for position in positions)
+        self.tally.rows += sum(self._batch.rows[position] for position in positions)
         self._client.begin_request(tensors, self.deadline)
 
     def _fail_call(self, error: Exception) -> None:
