@@ -1,12 +1,18 @@
 """What a pipeline of three models of 50 ms costs: its latency, its calls under load, and its answers without a model (C, proof 5).
 
-    python bench/pipeline.py [--rounds 5] [--requests 40] [--clients 64]
+    python bench/pipeline.py [--rounds 5] [--requests 40] [--clients 64] [--before COMMIT]
 
 Our pipeline on a real Triton, a real Envoy before and behind it, and the three models on a second real Triton, all
 on loopback. In each round: single requests to the pipeline and to one model alone, in turn; then so many requests at
 once; then requests while the optional model is gone.
+
+With --before, it then compares throughputs: a second pod has the data plane of that commit (`git archive`), and 16 clients in a
+closed loop ask the one and the other in turns, in slices of 2 s. Features give each row 128 floats, which three models take
+that answer at once; a request has 1 or 64 rows. Clients, gateway, models and both pods share the processors.
+
 Prints one JSON document; exits 1 when the median latency is 80 ms or more, a model is asked more than 8 times for 64
-requests at once, or an answer without the optional model is missing, wrong or not marked.
+requests at once, an answer without the optional model is missing, wrong or not marked, or the throughput is less than 1.5 times
+that of before.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+from harness.pipeline_throughput import compare_revisions
 from tritonclient.grpc import service_pb2
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -34,13 +41,14 @@ from builders.slow_models import SlowModel
 from fixtures.agent import ModelPod
 from fixtures.envoy import Gateway
 from fixtures.pipeline import Rig, a_rig, an_inference_of, backend, endpoint_of, slow_models
-from fixtures.triton import a_triton, staged
+from fixtures.triton import TritonFiles, a_triton, staged
 from tidegate.planning.access.pipeline_plan import Callees
 from tidegate_dataplane.contract import DEFAULTED
 
 MODELS = tuple(SlowModel(name, factor) for name, factor in (("ctr", 2), ("cvr", 3), ("gmv", 5)))
 NAMES = [model.name for model in MODELS]
-MOST_MS, MOST_CALLS = 80.0, 8
+MOST_MS, MOST_CALLS, LEAST_RATIO = 80.0, 8, 1.5
+THROUGHPUT_CLIENTS = 16
 
 
 @dataclass(slots=True)
@@ -124,9 +132,8 @@ async def measure_without_optional(requests: int, rig: Rig, figures: PipelineFig
     await rig.push(gmv=alive)
 
 
-async def run_measurement(options: argparse.Namespace, folder: Path) -> PipelineFigures:
+async def run_measurement(options: argparse.Namespace, files: TritonFiles, folder: Path) -> PipelineFigures:
     """Start everything, measure, and stop it."""
-    files = staged(folder)
     pod_folder = folder / "pod"
     pod_folder.mkdir()
     with ExitStack() as stack:
@@ -155,9 +162,20 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--before", metavar="COMMIT", help="compare with the throughput of this commit")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        figures = asyncio.run(run_measurement(options, Path(folder)))
+    throughput: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="pipeline-") as name:
+        folder = Path(name)
+        files = staged(folder)
+        figures = asyncio.run(run_measurement(options, files, folder))
+        if options.before:
+            (folder / "throughput").mkdir()
+            throughput = asyncio.run(
+                compare_revisions(
+                    files, folder / "throughput", options.before, options.rounds, THROUGHPUT_CLIENTS
+                )
+            )
     most_calls = max(count for calls in figures.calls for count in calls.values())
     median = statistics.median(figures.pipeline_ms)
     answers = figures.without_optional
@@ -171,9 +189,12 @@ def main() -> int:
         "limit_calls": MOST_CALLS,
         "at_once_ms": compute_quantiles(figures.at_once_ms),
         "without_the_optional_model": answers,
+        **({"throughput": throughput, "limit_ratio": LEAST_RATIO} if throughput else {}),
     }
     print(json.dumps(result, indent=2))
-    return 1 if median >= MOST_MS or most_calls > MOST_CALLS or answers["wrong"] or answers["failed"] else 0
+    slow = any(load["ratio"] < LEAST_RATIO for load in throughput.get("loads", {}).values())
+    failed = slow or median >= MOST_MS or most_calls > MOST_CALLS or answers["wrong"] or answers["failed"]
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

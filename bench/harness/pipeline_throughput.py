@@ -241,7 +241,7 @@ async def compare_revisions(
 ) -> dict[str, Any]:
     """Return answers per second of the code of `revision` and of today's, in alternate slices of `SLICE_S`."""
     sources = {"before": unpack_code(revision, folder / "code"), "now": SOURCE_ROOT / "dataplane"}
-    result: dict[str, Any] = {"before": revision, "clients": clients, "slices_s": SLICE_S}
+    loads: dict[str, Any] = {}
     async with (
         running_arms(files, folder, sources) as (address, arms),
         grpc.aio.insecure_channel(address) as channel,
@@ -253,8 +253,8 @@ async def compare_revisions(
             for number in range(rounds):
                 for arm in arms if number % 2 else arms[::-1]:
                     await run_slice(channel, arm, rows, clients, figures[arm.access])
-            result[load] = summarize_load(figures)
-    return result
+            loads[load] = summarize_load(figures)
+    return {"before": revision, "clients": clients, "slices_s": SLICE_S, "loads": loads}
 
 
 def summarize_load(figures: Mapping[str, ArmFigures]) -> dict[str, Any]:

@@ -16,7 +16,12 @@ from typing import Any, Final
 
 MAX_HEAD_BYTES: Final = 64 << 10
 RECEIVE_BYTES: Final = 64 << 10
-_STATUS_LINE: Final = re.compile(r"HTTP/1\.([01]) (\d{3})(?: (.*))?")
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: (.*))?")
+_HEADERS: Final = re.compile(
+    rb"^(connection|content-length|inference-header-content-length|transfer-encoding):[ \t]*([^\r\n]*?)[ \t]*\r?$",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""The headers that are read: those of HTTP that say where a body ends, and the one of Triton's binary tensors."""
 _ALIGNMENT: Final = 16
 
 Buffer = bytes | bytearray | memoryview
@@ -32,7 +37,7 @@ class TooLongError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A whole response; the names of its headers are in lower case."""
+    """A whole response; of its headers only some are read, with names in lower case."""
 
     status: int
     reason: str
@@ -172,15 +177,16 @@ class ResponseReader:
             if len(self._received) > MAX_HEAD_BYTES:
                 raise ResponseError(f"headers of more than {MAX_HEAD_BYTES} bytes")
             return None
-        status_line, *lines = self._received[:end].decode("latin-1").split("\r\n")
+        status_line, _, lines = bytes(self._received[:end]).partition(b"\r\n")
         del self._received[: end + 4]
         match = _STATUS_LINE.fullmatch(status_line)
         if match is None:
             raise ResponseError(f"no answer of HTTP/1: {status_line[:100]!r}")
-        headers = (line.partition(":") for line in lines)
-        self._headers = {name.lower(): value.strip() for name, _, value in headers}
-        self._status, self._reason = int(match[2]), match[3] or ""
-        self._will_close = match[1] == "0" or self._headers.get("connection", "").lower() == "close"
+        self._headers = {
+            name.lower().decode(): value.decode("latin-1") for name, value in _HEADERS.findall(lines)
+        }
+        self._status, self._reason = int(match[2]), (match[3] or b"").decode("latin-1")
+        self._will_close = match[1] == b"0" or self._headers.get("connection", "").lower() == "close"
         if self._headers.get("transfer-encoding", "").lower() == "chunked":
             self._chunks = bytearray()
         elif "content-length" in self._headers:

@@ -48,13 +48,9 @@ def encode_tensor(array: Array, spec: TensorSpec) -> EncodedTensor:
     else:
         numbers = np.ascontiguousarray(array, dtype=NUMPY_TYPES[spec.dtype])
         content = memoryview(numbers.reshape(-1).view(np.uint8))
-    entry = {
-        "name": spec.name,
-        "datatype": spec.dtype,
-        "shape": list(array.shape),
-        "parameters": {"binary_data_size": len(content)},
-    }
-    return EncodedTensor(json.dumps(entry), content)
+    shape = ", ".join(map(str, array.shape))
+    size = f'"parameters": {{"binary_data_size": {len(content)}}}'
+    return EncodedTensor(f'{{{_encode_type(spec)}, "shape": [{shape}], {size}}}', content)
 
 
 def encode_document(tensors: Sequence[EncodedTensor], outputs: Sequence[TensorSpec]) -> bytes:
@@ -63,7 +59,12 @@ def encode_document(tensors: Sequence[EncodedTensor], outputs: Sequence[TensorSp
     return f'{{"inputs": [{inputs}], "outputs": {_encode_outputs(tuple(outputs))}}}'.encode()
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
+def _encode_type(spec: TensorSpec) -> str:
+    return f'"name": {json.dumps(spec.name)}, "datatype": {json.dumps(spec.dtype)}'
+
+
+@lru_cache(maxsize=1024)
 def _encode_outputs(outputs: tuple[TensorSpec, ...]) -> str:
     return json.dumps([{"name": spec.name, "parameters": {"binary_data": True}} for spec in outputs])
 
@@ -85,7 +86,7 @@ def decode_response(body: bytes | memoryview, json_length: int, outputs: Sequenc
 
 
 def _decode_tensors(body: memoryview, json_length: int, specs: Mapping[str, TensorSpec]) -> Arrays:
-    head = json.loads(bytes(body[:json_length]))
+    head = json.loads(str(body[:json_length], "utf-8"))
     tensors: dict[str, Array] = {}
     offset = json_length
     for output in head["outputs"]:
