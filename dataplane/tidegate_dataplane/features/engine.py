@@ -13,7 +13,6 @@ from tidegate_dataplane.contract import (
     Clip,
     Cross,
     Dwell,
-    Entity,
     EntityKeyType,
     EventFieldType,
     EventFilter,
@@ -27,8 +26,6 @@ from tidegate_dataplane.contract import (
     Log,
     Lookup,
     Ratio,
-    RequestField,
-    RequestFieldType,
     TimeSince,
     ValueOrigin,
     Window,
@@ -40,6 +37,7 @@ from tidegate_dataplane.features import hashing, transforms, windows
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.events import Array, EventSource, SelectedEvents, Times
 from tidegate_dataplane.features.index import Rows
+from tidegate_dataplane.features.inputs import check_field, check_keys, check_times, get_input
 from tidegate_dataplane.features.references import (
     EventOperation,
     check_fields,
@@ -68,7 +66,8 @@ WindowKey: TypeAlias = tuple[str, EventFilter | None, int, int]
 class _Call:
     """What one call computes from, for its n rows; `results` has the features so far, [n, k].
 
-    `filtered` and `windows` have the events that features have read so far, since several often read the same.
+    `filtered` and `windows` have the events, and `hashes` the hashes of keys and fields, that features have read so far, since
+    several often read the same.
     """
 
     keys: Mapping[str, Array]
@@ -80,6 +79,7 @@ class _Call:
         default_factory=dict[tuple[str, EventFilter], _VisibleEvents]
     )
     windows: dict[WindowKey, SelectedEvents] = field(default_factory=dict[WindowKey, SelectedEvents])
+    hashes: dict[FieldRef, hashing.Hashes] = field(default_factory=dict[FieldRef, hashing.Hashes])
 
 
 class FeatureEngine:
@@ -111,6 +111,8 @@ class FeatureEngine:
         self._entities = {entity.name: entity for entity in plan.entities}
         self._gathers: dict[str, Array] = {}
         self._hashes: dict[FieldRef, hashing.Hashes] = {}
+        self._key_hashes: dict[str, tuple[str, hashing.Hashes]] = {}
+        """By entity with string keys: the table that has its keys, and the hash of each row's key."""
         for feature in plan.features:
             self._prepare_feature(feature, tables)
 
@@ -154,15 +156,14 @@ class FeatureEngine:
         input_names = {spec.name for spec in self._plan.inputs}
         for entity in self._entities.values():
             if entity.key in input_names:
-                keys[entity.name] = _check_keys(entity, _get_input(inputs, entity.key))
+                keys[entity.name] = check_keys(entity, get_input(inputs, entity.key))
         request = {
-            declared.name: _check_field(declared, _get_input(inputs, declared.name))
+            declared.name: check_field(declared, get_input(inputs, declared.name))
             for declared in self._plan.request
         }
         columns = {**keys, **request}
         if self._plan.streams:
-            times = _check_integers(AS_OF, _flatten_input(AS_OF, _get_input(inputs, AS_OF)))
-            columns[AS_OF] = times.astype(np.int64, copy=False)
+            columns[AS_OF] = check_times(get_input(inputs, AS_OF))
         lengths = {name: len(values) for name, values in columns.items()}
         if len(set(lengths.values())) > 1:
             raise FeatureError(f"the inputs differ in length: {lengths}")
@@ -196,6 +197,7 @@ class FeatureEngine:
         for reference in list_references(feature):
             table = reference.table
             if table is None:
+                self._prepare_key_hashes(reference, tables)
                 continue
             if isinstance(feature, Bucketize):
                 values, present = tables[table].read_numbers(reference.column)
@@ -203,6 +205,18 @@ class FeatureEngine:
                 self._gathers[feature.name] = buckets[:, None]
             elif reference not in self._hashes:
                 self._hashes[reference] = tables[table].hash_column(reference.column)
+
+    def _prepare_key_hashes(self, reference: FieldRef, tables: Mapping[str, LoadedTable]) -> None:
+        """Hash the string keys of an entity that a table has, since only those of other keys depend on the request."""
+        entity = self._entities.get(reference.entity)
+        if entity is None or reference.origin is not None:
+            return
+        if entity.type is EntityKeyType.INT64 or entity.name in self._key_hashes:
+            return
+        for table in self._plan.tables:
+            if table.entity == entity.name:
+                self._key_hashes[entity.name] = table.name, tables[table.name].hash_column(entity.key)
+                return
 
     def _compute_feature(self, feature: Feature, call: _Call) -> Array:
         match feature:
@@ -300,10 +314,23 @@ class FeatureEngine:
     def _hash_values(self, reference: FieldRef, call: _Call) -> hashing.Hashes:
         if reference.table is not None:
             return self._hashes[reference][call.table_rows[reference.table]]
+        if reference not in call.hashes:
+            call.hashes[reference] = self._compute_hashes(reference, call)
+        return call.hashes[reference]
+
+    def _compute_hashes(self, reference: FieldRef, call: _Call) -> hashing.Hashes:
         values = self._read_values(reference, call)
-        if values.dtype == np.object_:
+        if values.dtype != np.object_:
+            return hashing.hash_numbers(values)
+        if reference.origin is not None or reference.entity not in self._key_hashes:
             return hashing.hash_strings(values.tolist())
-        return hashing.hash_numbers(values)
+        table, row_hashes = self._key_hashes[reference.entity]
+        rows = call.table_rows[table]
+        hashes = row_hashes[rows]
+        unknown = np.flatnonzero(rows == len(row_hashes) - 1)
+        if len(unknown):
+            hashes[unknown] = hashing.hash_strings(values[unknown].tolist())
+        return hashes
 
 
 def _narrow_floats(values: Array) -> Array:
@@ -337,64 +364,9 @@ def _parse_filters(plan: FeaturePlan) -> dict[tuple[str, EventFilter], Array]:
     return filters
 
 
-def _get_input(inputs: Mapping[str, Array], name: str) -> Array:
-    if name not in inputs:
-        raise FeatureError(f"input {name!r} is missing")
-    return inputs[name]
-
-
 def _find_distinct(keys: Array) -> tuple[Array, Rows]:
     """Return the distinct keys, and for each row the position of its key among them."""
     if len(keys) and keys.dtype != np.object_ and (keys == keys[0]).all():
         return keys[:1], np.zeros(len(keys), dtype=np.intp)
     distinct, positions = np.unique(keys, return_inverse=True)
     return distinct, positions.reshape(-1).astype(np.intp, copy=False)
-
-
-def _check_keys(entity: Entity, values: Array) -> Array:
-    flat = _flatten_input(entity.key, values)
-    if entity.type is EntityKeyType.INT64:
-        return _check_integers(entity.key, flat)
-    return _check_texts(entity.key, flat)
-
-
-def _check_field(declared: RequestField, values: Array) -> Array:
-    flat = _flatten_input(declared.name, values)
-    match declared.type:
-        case RequestFieldType.INT64:
-            return _check_integers(declared.name, flat)
-        case RequestFieldType.STRING:
-            return _check_texts(declared.name, flat)
-        case RequestFieldType.FLOAT32:
-            if not np.issubdtype(flat.dtype, np.number):
-                raise FeatureError(f"input {declared.name!r} has type {flat.dtype}; float32 is needed")
-            return flat.astype(np.float32, copy=False)
-        case _:
-            assert_never(declared.type)
-
-
-def _flatten_input(name: str, values: Array) -> Array:
-    flat = values.reshape(-1) if values.ndim == 2 and values.shape[1] == 1 else values
-    if flat.ndim != 1:
-        raise FeatureError(f"input {name!r} has shape {list(values.shape)}; [n] or [n, 1] is needed")
-    return flat
-
-
-def _check_integers(name: str, flat: Array) -> Array:
-    if not np.issubdtype(flat.dtype, np.integer):
-        raise FeatureError(f"input {name!r} has type {flat.dtype}; int64 is needed")
-    return flat
-
-
-def _check_texts(name: str, flat: Array) -> Array:
-    texts = np.empty(len(flat), dtype=object)
-    texts[:] = [_to_utf8(value, name) for value in flat.tolist()]
-    return texts
-
-
-def _to_utf8(value: object, name: str) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    raise FeatureError(f"input {name!r} holds {type(value).__name__}; strings are needed")

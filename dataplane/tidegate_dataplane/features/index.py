@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Protocol
 
 import numpy as np
@@ -65,8 +66,8 @@ class StringIndex:
 
     def find_rows(self, keys: npt.NDArray[np.generic]) -> Rows:
         """Return the row of each key; object array of bytes [n] in, [n] out."""
-        get, unknown = self._rows.get, self._unknown
-        return np.fromiter((get(key, unknown) for key in keys.tolist()), dtype=np.intp, count=len(keys))
+        rows = map(self._rows.get, keys.tolist(), repeat(self._unknown))
+        return np.fromiter(rows, dtype=np.intp, count=len(keys))
 
 
 def _refuse_duplicates(examples: Sequence[str], number: int, table: str) -> None:

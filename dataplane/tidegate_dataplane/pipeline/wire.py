@@ -47,26 +47,26 @@ def encode_tensor(array: Array, spec: TensorSpec) -> EncodedTensor:
         content = memoryview(_encode_texts(array))
     else:
         numbers = np.ascontiguousarray(array, dtype=NUMPY_TYPES[spec.dtype])
-        content = memoryview(numbers.reshape(-1).view(np.uint8))
+        content = numbers.reshape(-1).view(np.uint8).data
     shape = ", ".join(map(str, array.shape))
     size = f'"parameters": {{"binary_data_size": {len(content)}}}'
-    return EncodedTensor(f'{{{_encode_type(spec)}, "shape": [{shape}], {size}}}', content)
+    return EncodedTensor(f'{{{_encode_type(spec.name, spec.dtype)}, "shape": [{shape}], {size}}}', content)
 
 
 def encode_document(tensors: Sequence[EncodedTensor], outputs: Sequence[TensorSpec]) -> bytes:
     """Return the JSON document of a request for `outputs`, which the contents of the tensors follow in order."""
     inputs = ", ".join(tensor.entry for tensor in tensors)
-    return f'{{"inputs": [{inputs}], "outputs": {_encode_outputs(tuple(outputs))}}}'.encode()
+    return f'{{"inputs": [{inputs}], "outputs": {_encode_outputs(tuple(spec.name for spec in outputs))}}}'.encode()
 
 
 @lru_cache(maxsize=1024)
-def _encode_type(spec: TensorSpec) -> str:
-    return f'"name": {json.dumps(spec.name)}, "datatype": {json.dumps(spec.dtype)}'
+def _encode_type(name: str, dtype: str) -> str:
+    return f'"name": {json.dumps(name)}, "datatype": {json.dumps(dtype)}'
 
 
 @lru_cache(maxsize=1024)
-def _encode_outputs(outputs: tuple[TensorSpec, ...]) -> str:
-    return json.dumps([{"name": spec.name, "parameters": {"binary_data": True}} for spec in outputs])
+def _encode_outputs(names: tuple[str, ...]) -> str:
+    return json.dumps([{"name": name, "parameters": {"binary_data": True}} for name in names])
 
 
 def decode_response(body: bytes | memoryview, json_length: int, outputs: Sequence[TensorSpec]) -> Arrays:

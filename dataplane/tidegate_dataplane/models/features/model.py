@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +80,25 @@ class TritonPythonModel:
             for request, arrays, count in zip(requests, inputs, rows, strict=True):
                 given = pb_utils.get_input_tensor_by_name(request, self._time_input)
                 arrays[self._time_input] = np.full(count, now_ms) if given is None else given.as_numpy()[:, 0]
-        computed = self._engine.compute_features(
-            {name: np.concatenate([arrays[name] for arrays in inputs]) for name in inputs[0]}
-        )
-        ends = np.cumsum(rows)[:-1]
-        parts = {name: np.split(np.ascontiguousarray(values), ends) for name, values in computed.items()}
+        joined = inputs[0]
+        if len(inputs) > 1:
+            joined = {name: np.concatenate([arrays[name] for arrays in inputs]) for name in inputs[0]}
+        computed = {
+            name: np.ascontiguousarray(values)
+            for name, values in self._engine.compute_features(joined).items()
+        }
+        ends = list(accumulate(rows))
         # The names are a set, whose order differs between processes: answers have the plan's.
         requested = [set(request.requested_output_names()) for request in requests]
         return [
             pb_utils.InferenceResponse(
-                [pb_utils.Tensor(name, values[position]) for name, values in parts.items() if name in names]
+                [
+                    pb_utils.Tensor(name, values[end - count : end])
+                    for name, values in computed.items()
+                    if name in names
+                ]
             )
-            for position, names in enumerate(requested)
+            for names, count, end in zip(requested, rows, ends, strict=True)
         ]
 
 
