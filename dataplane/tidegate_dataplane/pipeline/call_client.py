@@ -52,17 +52,13 @@ class ModelCallClient:
         self._host, self._port = host.strip("[]"), int(port)
         self._call = call
         self._clock = clock
-        self._connection: HttpConnection | None = None
+        self.connection: HttpConnection | None = None
+        """The connection to wait on while a request is in flight."""
         self._resolver: ThreadPoolExecutor | None = None
         self._resolving: Future[Sequence[tuple[Any, ...]]] | None = None
         self._request: Sequence[Buffer] = ()
         self._deadline = Deadline(0, 0)
         self._may_retry = False
-
-    @property
-    def connection(self) -> HttpConnection | None:
-        """Return the connection to wait on while a request is in flight."""
-        return self._connection
 
     def begin_request(self, tensors: Sequence[EncodedTensor], deadline: Deadline) -> None:
         """Begin to ask for the call's outputs for these inputs.
@@ -72,25 +68,25 @@ class ModelCallClient:
         """
         document = encode_document(tensors, self._call.outputs)
         length = len(document) + sum(len(tensor.content) for tensor in tensors)
-        head = f"{self._head}{LENGTH_HEADER}: {len(document)}\r\nContent-Length: {length}\r\n\r\n".encode(
+        head = f"{self._request_head}{LENGTH_HEADER}: {len(document)}\r\nContent-Length: {length}\r\n\r\n".encode(
             "latin-1"
         )
         self._request = (head + document, *(tensor.content for tensor in tensors if len(tensor.content)))
         self._deadline = deadline
-        self._may_retry = self._connection is not None
+        self._may_retry = self.connection is not None
         self._send_request()
 
-    def advance(self) -> Arrays | None:
+    def advance_request(self) -> Arrays | None:
         """Send and receive what is possible now; return the outputs once they are complete.
 
         Raises:
             CallError: there is no answer.
         """
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             raise CallError(FailureKind.FAILED, "no request is in flight")
         try:
-            response = connection.advance()
+            response = connection.advance_exchange()
         except TooLongError as error:
             self.abort_request()
             raise CallError(FailureKind.FAILED, str(error)) from error
@@ -105,18 +101,18 @@ class ModelCallClient:
 
     def abort_request(self) -> None:
         """Close the connection and end the request in flight."""
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
-            connection.close()
+            connection.close_connection()
 
-    def close(self) -> None:
+    def close_client(self) -> None:
         """Close the connection, and end the thread that looks up names."""
         self.abort_request()
         if self._resolver is not None:
             self._resolver.shutdown(wait=False, cancel_futures=True)
 
     @cached_property
-    def _head(self) -> str:
+    def _request_head(self) -> str:
         """Return the first lines of every request.
 
         Raises:
@@ -132,9 +128,9 @@ class ModelCallClient:
 
     def _send_request(self) -> None:
         try:
-            if self._connection is None:
-                self._connection = HttpConnection(self._resolve_address())
-            self._connection.begin_request(self._request, MAX_ANSWER_BYTES)
+            if self.connection is None:
+                self.connection = HttpConnection(self._resolve_address())
+            self.connection.begin_request(self._request, MAX_ANSWER_BYTES)
         except (OSError, ResponseError) as error:
             self._handle_failure(error)
 

@@ -60,13 +60,14 @@ class HttpConnection:
         self._socket = self._begin_connecting()
         self._connecting = True
 
-    def fileno(self) -> int:
+    @property
+    def descriptor_number(self) -> int:
         """Return the descriptor to wait on; it may change until the connection is made."""
         return self._socket.fileno()
 
     @property
-    def events(self) -> int:
-        """Return the events of `select.poll` to wait for before `advance`."""
+    def awaited_events(self) -> int:
+        """Return the events of `select.poll` to wait for before `advance_exchange`."""
         return select.POLLIN | (select.POLLOUT if self._connecting or self._outgoing else 0)
 
     @property
@@ -81,7 +82,7 @@ class HttpConnection:
         if not self._connecting:
             self._send_pieces()
 
-    def advance(self) -> HttpResponse | None:
+    def advance_exchange(self) -> HttpResponse | None:
         """Send and receive what is possible now; return the response once it is complete.
 
         Raises:
@@ -92,10 +93,10 @@ class HttpConnection:
         if self._outgoing:
             self._send_pieces()
         with contextlib.suppress(BlockingIOError):
-            return self._response.receive(self._socket)
+            return self._response.receive_response(self._socket)
         return None
 
-    def close(self) -> None:
+    def close_connection(self) -> None:
         """Close the connection, whatever is in flight."""
         self._socket.close()
 
@@ -155,14 +156,14 @@ class ResponseReader:
         self._chunks: bytearray | None = None
         """The decoded body of a chunked response."""
 
-    def receive(self, connection: socket.socket) -> HttpResponse | None:
+    def receive_response(self, connection: socket.socket) -> HttpResponse | None:
         """Receive what has arrived; return the response once it is complete."""
         if self._body is not None:
             received = connection.recv_into(self._body[self._filled :])
             if not received:
                 raise ResponseError(f"an answer of {self._filled} of {len(self._body)} bytes")
             self._filled += received
-            return self._finish(self._body) if self._filled == len(self._body) else None
+            return self._make_response(self._body) if self._filled == len(self._body) else None
         content = connection.recv(RECEIVE_BYTES)
         self._received += content
         if not self._status:
@@ -204,14 +205,14 @@ class ResponseReader:
         self._body = memoryview(bytearray(padding + length))[padding:]
         self._filled = min(len(self._received), length)
         self._body[: self._filled] = self._received[: self._filled]
-        return self._finish(self._body) if self._filled == length else None
+        return self._make_response(self._body) if self._filled == length else None
 
     def _take_content(self, *, closed: bool) -> HttpResponse | None:
         """Take what was received of a body whose length was not announced."""
         if self._chunks is None:
             self._limit_length(len(self._received))
             self._will_close = True
-            return self._finish(memoryview(self._received)) if closed else None
+            return self._make_response(memoryview(self._received)) if closed else None
         if closed:
             raise ResponseError(f"an answer that ends after {len(self._chunks)} bytes, within its chunks")
         while (line_end := self._received.find(b"\r\n")) >= 0:
@@ -221,7 +222,7 @@ class ResponseReader:
                 raise ResponseError("a chunk without a length") from error
             if size == 0:
                 ended = self._received.find(b"\r\n\r\n", line_end) >= 0
-                return self._finish(memoryview(self._chunks)) if ended else None
+                return self._make_response(memoryview(self._chunks)) if ended else None
             self._limit_length(len(self._chunks) + size)
             begin, end = line_end + 2, line_end + 2 + size
             if len(self._received) < end + 2:
@@ -234,5 +235,5 @@ class ResponseReader:
         if length > self._max_body_bytes:
             raise TooLongError(f"an answer of more than {self._max_body_bytes} bytes")
 
-    def _finish(self, body: memoryview) -> HttpResponse:
+    def _make_response(self, body: memoryview) -> HttpResponse:
         return HttpResponse(self._status, self._reason, self._headers, body, self._will_close)

@@ -58,13 +58,13 @@ class CallWorker:
         connection = self._client.connection
         if connection is None:
             raise ValueError(f"{self._call.title} waits for nothing")
-        poller.register(connection.fileno(), connection.events)
-        return connection.fileno()
+        poller.register(connection.descriptor_number, connection.awaited_events)
+        return connection.descriptor_number
 
     def advance_call(self) -> None:
         """Send and receive what is possible now."""
         try:
-            answer = self._client.advance()
+            answer = self._client.advance_request()
         except CallError as error:
             failure = error
             self._run_steps(lambda steps: steps.throw(failure))
@@ -81,7 +81,7 @@ class CallWorker:
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self._client.close_client()
 
     def _run_steps(self, step: Callable[[CallSteps], tuple[int, ...]]) -> None:
         """Take one step, and as many more as fail at once; any other exception is a failure of this part alone."""
