@@ -334,11 +334,25 @@ def test_an_answer_in_chunks_is_read_to_its_end(serving: Serving) -> None:
     worker.close()
 
 
-def test_an_answer_of_an_impossible_length_is_none(serving: Serving) -> None:
-    worker = a_worker(serving(lambda _: b"HTTP/1.1 200 said\r\ncontent-length: -1\r\n\r\n").address)
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"content-length: -1\r\n\r\n", "a content-length of '-1'"),
+        (b"transfer-encoding: chunked\r\n\r\n-1\r\n", "a chunk of length b'-1'"),
+        (b"transfer-encoding: chunked\r\n\r\n" + b"1" * 100_000, "a chunk whose length has more"),
+        (
+            b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * 20_000,
+            "a chunk whose length has more than",
+        ),
+        (b"x: y\r\n" * 20_000, "headers of more than 65536 bytes"),
+    ],
+    ids=["length", "chunk", "endless chunk", "endless trailer", "endless headers"],
+)
+def test_an_answer_that_violates_http_is_none(serving: Serving, answer: bytes, says: str) -> None:
+    worker = a_worker(serving(lambda _: b"HTTP/1.1 200 said\r\n" + answer).address)
 
     kind, words = asked(worker)  # type: ignore[misc]
-    assert (kind, "a content-length of '-1'" in words) == (FailureKind.UNAVAILABLE, True)
+    assert (kind, says in words) == (FailureKind.UNAVAILABLE, True), words
     worker.close()
 
 
@@ -420,4 +434,17 @@ def test_the_next_address_of_a_name_is_tried(serving: Serving, monkeypatch: pyte
         worker = a_worker(f"gateway:{port}")
         assert asked(worker) == [5.0, 6.0]
     assert server.connections == 1
+    worker.close()
+
+
+def test_a_model_may_take_more_inputs_than_the_system_sends_at_once(serving: Serving) -> None:
+    inputs = tuple(TensorSpec(name=f"x{number}", dtype="FP32", shape=(-1, 1)) for number in range(2_000))
+    server = serving(lambda _: answered())
+    call = a_part("wide").call.model_copy(update={"inputs": inputs})
+    worker = CallWorker(server.address, call)
+    rows = {spec.name: ROWS["x"] for spec in inputs}
+
+    ((outcome,),) = run_calls([worker], RequestBatch([rows]))
+    assert not isinstance(outcome, CallError), outcome
+    assert outcome["y"].ravel().tolist() == [5, 6]
     worker.close()

@@ -18,11 +18,14 @@ MAX_HEAD_BYTES: Final = 64 << 10
 RECEIVE_BYTES: Final = 64 << 10
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: (.*))?")
 _HEADERS: Final = re.compile(
-    rb"^(connection|content-length|inference-header-content-length|transfer-encoding):[ \t]*([^\r\n]*?)[ \t]*\r?$",
+    rb"^(connection|content-length|inference-header-content-length|transfer-encoding):([^\r\n]*)",
     re.IGNORECASE | re.MULTILINE,
 )
 """The headers that are read: those of HTTP that say where a body ends, and the one of Triton's binary tensors."""
+_CHUNK_SIZE: Final = re.compile(rb"[0-9a-fA-F]{1,15}")
 _ALIGNMENT: Final = 16
+_MAX_PIECES: Final = 1024
+"""Linux sends no more at once (IOV_MAX)."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -127,7 +130,7 @@ class HttpConnection:
 
     def _send_pieces(self) -> None:
         try:
-            sent = self._socket.sendmsg(self._outgoing)
+            sent = self._socket.sendmsg(self._outgoing[:_MAX_PIECES])
         except BlockingIOError:
             return
         except (BrokenPipeError, ConnectionResetError):
@@ -184,7 +187,7 @@ class ResponseReader:
         if match is None:
             raise ResponseError(f"no answer of HTTP/1: {status_line[:100]!r}")
         self._headers = {
-            name.lower().decode(): value.decode("latin-1") for name, value in _HEADERS.findall(lines)
+            name.lower().decode(): value.decode("latin-1").strip() for name, value in _HEADERS.findall(lines)
         }
         self._status, self._reason = int(match[2]), (match[3] or b"").decode("latin-1")
         self._will_close = match[1] == b"0" or self._headers.get("connection", "").lower() == "close"
@@ -216,19 +219,19 @@ class ResponseReader:
         if closed:
             raise ResponseError(f"an answer that ends after {len(self._chunks)} bytes, within its chunks")
         while (line_end := self._received.find(b"\r\n")) >= 0:
-            try:
-                size = int(self._received[:line_end].partition(b";")[0], 16)
-            except ValueError as error:
-                raise ResponseError("a chunk without a length") from error
+            size = _parse_chunk_size(self._received[:line_end])
             if size == 0:
-                ended = self._received.find(b"\r\n\r\n", line_end) >= 0
-                return self._make_response(memoryview(self._chunks)) if ended else None
+                if self._received.find(b"\r\n\r\n", line_end) >= 0:
+                    return self._make_response(memoryview(self._chunks))
+                break
             self._limit_length(len(self._chunks) + size)
             begin, end = line_end + 2, line_end + 2 + size
             if len(self._received) < end + 2:
                 return None
             self._chunks += self._received[begin:end]
             del self._received[: end + 2]
+        if len(self._received) > MAX_HEAD_BYTES:
+            raise ResponseError(f"a chunk whose length has more than {MAX_HEAD_BYTES} bytes")
         return None
 
     def _limit_length(self, length: int) -> None:
@@ -237,3 +240,10 @@ class ResponseReader:
 
     def _make_response(self, body: memoryview) -> HttpResponse:
         return HttpResponse(self._status, self._reason, self._headers, body, self._will_close)
+
+
+def _parse_chunk_size(line: bytearray) -> int:
+    text = bytes(line.partition(b";")[0]).strip()
+    if not _CHUNK_SIZE.fullmatch(text):
+        raise ResponseError(f"a chunk of length {text[:100]!r}")
+    return int(text, 16)
