@@ -1,10 +1,11 @@
 """What a FeatureCompute's server answers: requests alone, joined as they arrive, and by two processes.
 
-    python bench/feature_speed.py [--seconds 6] [--users 200000] [--keys 64] [--output FILE]
+    python bench/feature_speed.py [--seconds 6] [--users 200000] [--keys 64] [--before COMMIT] [--output FILE]
 
 One Triton has the same plan once for each arm; the arms take turns in slices of a second, under closed loops of 1, 4 and 32
 clients. A request has `--keys` rows of a user (int64) and an item (string), and gets eight features: lookups of a number, a list
-and a price, a bucket, hashes and a cross. Prices are compared with the table's.
+and a price, a bucket, hashes and a cross. Prices are compared with the table's. With --before, two more arms have the data
+plane of that commit (`git archive`).
 
 Prints one JSON document; exits 1 if an answer is wrong or missing.
 """
@@ -23,6 +24,7 @@ from typing import Any
 import grpc.aio
 import numpy as np
 from harness.model_server import Request, load_plan, measure_closed_loops, running_server
+from harness.revisions import unpack_code
 from tritonclient.utils import serialize_byte_tensor
 
 from builders.desired import a_desired_state
@@ -46,6 +48,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "joined": {"batching": BatchingMode.FIXED},
     "joined, 2 processes": {"batching": BatchingMode.FIXED, "instances": 2},
 }
+BEFORE = ("alone", "joined")
+"""The arms of which there is another with the code of --before."""
 PLAN = a_plan(
     Lookup(name="age", field=of_user("age"), type=LookupType.INT64, default="-1"),
     Lookup(name="history", field=of_user("history"), type=LookupType.INT64, length=50),
@@ -110,6 +114,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="of each arm under each load")
     parser.add_argument("--users", type=int, default=200_000, help="rows of the users' table")
     parser.add_argument("--keys", type=int, default=64, help="rows of a request")
+    parser.add_argument("--before", metavar="COMMIT", help="compare with the code of this commit")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     with running_server() as (server, folder):
@@ -117,7 +122,11 @@ def main() -> int:
         tables.mkdir()
         write_tables(tables, options.users)
         arms: dict[str, Sequence[Request]] = {}
-        for number, (arm, changes) in enumerate(ARMS.items()):
+        sources: dict[str, Path | None] = dict.fromkeys(ARMS)
+        if options.before:
+            source = unpack_code(options.before, folder / "code")
+            sources |= {f"{arm}, before": source for arm in BEFORE}
+        for number, (arm, source) in enumerate(sources.items()):
             order = a_desired_state(
                 kind=OwnerKind.FEATURE_COMPUTE,
                 model=f"features-{number}",
@@ -125,9 +134,9 @@ def main() -> int:
                 uri="",
                 plan=PLAN,
                 max_batch_size=4096,
-                **changes,
+                **ARMS[arm.removesuffix(", before")],
             )
-            load_plan(server, order, folder / order.model, tables)
+            load_plan(server, order, folder / order.model, tables, source)
             arms[arm] = make_requests(order.model, options.keys, options.users)
         loads = asyncio.run(measure_arms(server.grpc, arms, options.seconds))
     for load, figures in loads.items():

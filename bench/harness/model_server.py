@@ -30,7 +30,7 @@ from fixtures.triton import RunningTriton, a_triton, staged
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, is_batched, plan_hash
 from tidegate_dataplane.agent.artefacts.onnx_file import read_onnx
 from tidegate_dataplane.agent.model_config import render_config, with_versions
-from tidegate_dataplane.agent.repository import ModelRepository
+from tidegate_dataplane.agent.repository import HOST_MODELS, PACKAGE, ModelRepository
 from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.contract import DesiredState
 from tidegate_localcluster.ports import find_unused_port
@@ -212,20 +212,44 @@ def load_arm(
 
 
 def load_version(
-    server: RunningTriton, order: DesiredState, facts: ArtefactFacts, staging: Path, *, threads: int = 1
+    server: RunningTriton,
+    order: DesiredState,
+    facts: ArtefactFacts,
+    staging: Path,
+    *,
+    threads: int = 1,
+    source: Path | None = None,
 ) -> None:
-    """Load the files of `staging`/1 as an agent does."""
+    """Load the files of `staging`/1 as an agent does; `source` has the data plane's code to run instead of today's."""
     repository = ModelRepository(server.repository, staging / "cache")
     repository.prepare_folders()
     repository.install_version(staging / "1", order, facts)
+    if source is not None:
+        replace_code(server.repository / order.model / "1", source / PACKAGE.name, order)
     config = render_config(order, facts, backend=OnnxBackend.HOSTED, intra_op_threads=threads)
     assert isinstance(config, dict), config
     with triton_grpc.InferenceServerClient(server.grpc) as client:
         client.load_model(order.model, headers=CONTROL, config=json.dumps(with_versions(config, [1])))
 
 
-def load_plan(server: RunningTriton, order: DesiredState, staging: Path, tables: Path | None = None) -> None:
-    """Load the plan of features of an order, with the files in the folder `tables`, as an agent does."""
+def replace_code(version: Path, package: Path, order: DesiredState) -> None:
+    """Replace the model and the package of an installed version by those of another version of the code."""
+    shutil.copyfile(package / HOST_MODELS[order.format].relative_to(PACKAGE), version / "model.py")
+    shutil.rmtree(version / PACKAGE.name)
+    shutil.copytree(package, version / PACKAGE.name)
+
+
+def load_plan(
+    server: RunningTriton,
+    order: DesiredState,
+    staging: Path,
+    tables: Path | None = None,
+    source: Path | None = None,
+) -> None:
+    """Load the plan of features of an order, with the files in the folder `tables`, as an agent does.
+
+    `source` has the data plane's code to run instead of today's.
+    """
     assert order.plan is not None
     (staging / "1").mkdir(parents=True)
     if tables is None:
@@ -243,7 +267,7 @@ def load_plan(server: RunningTriton, order: DesiredState, staging: Path, tables:
         outputs=order.plan.outputs,
         batched=True,
     )
-    load_version(server, order, facts, staging)
+    load_version(server, order, facts, staging, source=source)
 
 
 def unload_models(server: RunningTriton, models: Iterable[str]) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import statistics
-import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -30,12 +27,12 @@ from fixtures.agent import ModelPod
 from fixtures.envoy import Gateway
 from fixtures.pipeline import CONTROL, Rig, a_rig, backend, endpoint_of
 from fixtures.triton import RunningTriton, TritonFiles, a_triton
+from harness.revisions import SOURCE_ROOT, unpack_code
 from tidegate.planning.access.pipeline_plan import Callees
 from tidegate.routing.fleet import BackendKind
 
 _messages: Any = import_module("tritonclient.grpc.service_pb2")
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
-SOURCE_ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 128
 """The floats of a user's vector, which all models take."""
 NAMES = ("ctr", "cvr", "gmv")
@@ -118,16 +115,6 @@ def start_models(triton: RunningTriton) -> None:
     with triton_grpc.InferenceServerClient(triton.grpc) as client:
         for name in ("users", *NAMES):
             client.load_model(name, headers=CONTROL)
-
-
-def unpack_code(revision: str, folder: Path) -> Path:
-    """Return a folder with the data plane's code of a commit."""
-    archive = subprocess.run(
-        ["git", "archive", revision, "dataplane"], cwd=SOURCE_ROOT, check=True, stdout=subprocess.PIPE
-    ).stdout
-    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
-    return folder / "dataplane"
 
 
 async def serve_pipeline(name: str, rig: Rig) -> None:
