@@ -129,6 +129,21 @@ async def test_an_input_that_a_model_refuses_costs_nobody_else_the_answer(rig: R
     assert [one for place, one in enumerate(outcomes) if place != 3] == ["answered"] * 7
 
 
+async def test_the_server_shows_what_became_of_requests_soon_after_them(rig: Rig) -> None:
+    def count(outcome: str) -> float:
+        page = rig.pod.triton.read_metrics_page()
+        return metric(page, "tidegate_pipeline_requests_total", part="pctr", outcome=outcome) or 0
+
+    before = {outcome: count(outcome) for outcome in ("answered", "failed")}
+    outcomes = [await rig.outcome([row]) for row in (1.0, 2.0, -1.0)]
+    assert [one == "answered" for one in outcomes] == [True, True, False]
+    await asyncio.to_thread(
+        wait_until,
+        lambda: count("answered") >= before["answered"] + 2 and count("failed") >= before["failed"] + 1,
+        what="the requests are counted",
+    )
+
+
 @pytest.fixture
 def nobody() -> Iterator[Endpoint]:
     """A pod that was killed and that the gateway has not heard of yet."""

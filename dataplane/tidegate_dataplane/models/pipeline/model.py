@@ -140,23 +140,26 @@ class _ServerCounters:
         """Export the last totals, and end the thread."""
         self._stopping.set()
         self._changed.set()
-        if self._thread.is_alive():
+        if self._families:
             self._thread.join()
+            self._add_increases()
 
     def _export_changes(self) -> None:
         while not self._stopping.is_set():
             self._changed.wait()
-            self._stopping.wait(EXPORT_DELAY_S)
+            if self._stopping.wait(EXPORT_DELAY_S):
+                return
             self._changed.clear()
-            with suppress(Exception):  # the server may end meanwhile
-                self._add_increases()
+            self._add_increases()
 
     def _add_increases(self) -> None:
         for family, labels, total in self._read_totals():
             key = (family, *labels.values())
-            if key not in self._metrics:
-                self._metrics[key] = self._families[family].Metric(labels={"model": self._model, **labels})
-            increase = total - self._last_totals.get(key, 0)
-            if increase:
-                self._metrics[key].increment(increase)
-                self._last_totals[key] = total
+            with suppress(Exception):  # the server may end meanwhile
+                if key not in self._metrics:
+                    labels = {"model": self._model, **labels}
+                    self._metrics[key] = self._families[family].Metric(labels=labels)
+                increase = total - self._last_totals.get(key, 0)
+                if increase:
+                    self._metrics[key].increment(increase)
+                    self._last_totals[key] = total
