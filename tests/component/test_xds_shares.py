@@ -86,6 +86,43 @@ async def test_gateways_admit_the_share_of_the_low_value_and_all_of_the_high(gat
     renewal.cancel()
 
 
+def with_fallback(value_percent: int | None = 80) -> ModelAccess:
+    """One route with a fallback, which answers for `value_percent`."""
+    fallback = {"inference": "small", **({"valuePercent": value_percent} if value_percent else {})}
+    routes = [a_route("rest", value="1", fallback=fallback)]
+    return a_model_access(routes=routes, protection={"admissionControl": {"mode": "Priced"}})
+
+
+async def test_a_share_beyond_the_admitted_one_goes_to_the_fallback(gateway: Gateway) -> None:
+    model, small = await gateway.upstream("v1"), await gateway.upstream("small")
+    client = await gateway.start(with_fallback(), backend_of("ctr", model), backend_of("small", small))
+    assert await count_outcomes(client, 100) == Counter({"v1": 100})
+    shares = {REST_ROUTE: 0.3, f"{REST_ROUTE}/reduced": 0.7}
+    renewal = asyncio.create_task(publish_until_stopped(gateway, shares))
+    await wait_for_share(gateway, 300_000)
+    outcomes = await count_outcomes(client, 1000)
+    # Four standard deviations: 58 for p = 0.3, and 62 for 0.4.
+    assert 242 <= outcomes["v1"] <= 358
+    assert 338 <= outcomes["small"] <= 462
+    assert outcomes.total() == outcomes["v1"] + outcomes["small"] + outcomes[REFUSED] == 1000
+    # Its answers are counted as the route's reduced ones, so that they are demand for the target, too.
+    page = await gateway.envoy.get_admin("/stats?filter=vhost.access/ads/ctr.route")
+    counts = dict(line.split(": ") for line in page.splitlines())
+    prefix = "vhost.access/ads/ctr.route.rest"
+    assert int(counts[f"{prefix}/reduced.upstream_rq_completed"]) == outcomes["small"]
+    assert int(counts[f"{prefix}.upstream_rq_completed"]) == outcomes["v1"] + 100
+    renewal.cancel()
+
+
+async def test_a_fallback_without_a_value_gets_nothing_that_was_not_admitted(gateway: Gateway) -> None:
+    model, small = await gateway.upstream("v1"), await gateway.upstream("small")
+    client = await gateway.start(with_fallback(None), backend_of("ctr", model), backend_of("small", small))
+    renewal = asyncio.create_task(publish_until_stopped(gateway, {REST_ROUTE: 0.0}))
+    await wait_for_share(gateway, 0)
+    assert await count_outcomes(client, 100) == Counter({REFUSED: 100})
+    renewal.cancel()
+
+
 async def test_rest_is_refused_with_503_and_retry_after(gateway: Gateway) -> None:
     model = await gateway.upstream("v1")
     client = await gateway.start(priced(), backend_of("ctr", model))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.access.admitted_shares import RouteLoad, plan_shares
+from tidegate.planning.access.admitted_shares import ReducedAnswer, RouteLoad, plan_shares
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")
 
@@ -20,9 +22,9 @@ def a_load(
     offered: float,
     *,
     priced: bool = True,
-    by_inference: dict[ObjectKey, float] | None = None,
+    costs: dict[ObjectKey, float] | None = None,
 ) -> RouteLoad:
-    return RouteLoad(f"access/ads/ctr/{route}", offered, by_inference or {CTR: 1.0}, value, priced)
+    return RouteLoad(f"access/ads/ctr/{route}", offered, costs or {CTR: 1.0}, value, priced)
 
 
 def gold_silver_rest(offered: float) -> list[RouteLoad]:
@@ -66,7 +68,7 @@ def test_equal_values_get_equal_shares() -> None:
 
 
 def test_a_route_of_two_inferences_gets_the_share_that_the_fuller_allows() -> None:
-    split = a_load("split", 1, 100, by_inference={CTR: 0.5, CVR: 0.5})
+    split = a_load("split", 1, 100, costs={CTR: 0.5, CVR: 0.5})
     assert plan_shares([split], {CTR: 100, CVR: 20}) == {"access/ads/ctr/split": pytest.approx(0.4)}
 
 
@@ -97,3 +99,115 @@ def test_admitted_requests_fill_the_capacity_and_never_exceed_it(
     refused = [load.value for load in loads if load.priced and shares.get(load.route, 1.0) < 1]
     served = [load.value for load in loads if load.priced and shares.get(load.route, 1.0) > 1e-9]
     assert not refused or not served or max(refused) <= min(served)
+
+
+REST, REST_REDUCED = "access/ads/ctr/rest", "access/ads/ctr/rest/reduced"
+GOLD, GOLD_REDUCED = "access/ads/ctr/gold", "access/ads/ctr/gold/reduced"
+
+
+def with_fallback(load: RouteLoad, percent: float = 80) -> RouteLoad:
+    return replace(load, reduced=ReducedAnswer({CVR: 1.0}, load.value * percent / 100))
+
+
+def with_candidates(load: RouteLoad, cost: float, percent: float) -> RouteLoad:
+    return replace(load, reduced=ReducedAnswer({CTR: cost}, load.value * percent / 100))
+
+
+def test_a_fallback_answers_what_was_not_admitted_as_far_as_it_has_capacity() -> None:
+    loads = [a_load("gold", 5, 60), with_fallback(a_load("rest", 1, 60))]
+    # 80 for CTR: all of gold, and a third of the rest. 20 of its other 40 fit into CVR.
+    assert plan_shares(loads, {CTR: 80, CVR: 20}) == {
+        REST: pytest.approx(1 / 3),
+        REST_REDUCED: pytest.approx(2 / 3),
+    }
+    assert plan_shares(loads, {CTR: 80, CVR: 1000}) == {REST: pytest.approx(1 / 3)}
+    assert plan_shares(loads, {CTR: 80}) == {REST: pytest.approx(1 / 3)}
+    assert plan_shares(loads, {CTR: 200, CVR: 20}) == {}
+
+
+def test_a_fallback_answers_the_highest_value_first_and_its_own_requests_before() -> None:
+    loads = [with_fallback(a_load("gold", 5, 60)), with_fallback(a_load("rest", 1, 60))]
+    own = a_load("own", 1, 40, priced=False, costs={CVR: 1.0})
+    assert plan_shares([*loads, own], {CTR: 30, CVR: 90}) == {
+        GOLD: 0.5,
+        REST: 0.0,
+        REST_REDUCED: pytest.approx(20 / 60),
+    }
+    assert plan_shares([*loads, own], {CTR: 30, CVR: 40}) == {
+        GOLD: 0.5,
+        GOLD_REDUCED: 0.5,
+        REST: 0.0,
+        REST_REDUCED: 0.0,
+    }
+
+
+def test_fewer_candidates_come_before_refusals_and_the_highest_value_stays_full() -> None:
+    loads = [
+        with_candidates(a_load("gold", 5, 50), 0.25, 90),
+        with_candidates(a_load("rest", 1, 50), 0.25, 90),
+    ]
+    # All with few candidates take 25 of 62.5, and the other 37.5 are gold's in full.
+    assert plan_shares(loads, {CTR: 62.5}) == {REST: 0.0}
+    assert plan_shares(loads, {CTR: 43.75}) == {GOLD: pytest.approx(0.5), REST: 0.0}
+    # Not even all of these fit: gold's do, and none is answered in full.
+    assert plan_shares(loads, {CTR: 18.75}) == {
+        GOLD: 0.0,
+        REST: 0.0,
+        REST_REDUCED: pytest.approx(0.5),
+    }
+    assert plan_shares(loads, {CTR: 100}) == {}
+
+
+def test_fewer_candidates_that_lose_more_value_than_they_save_are_not_used() -> None:
+    loads = [with_candidates(a_load("gold", 5, 50), 0.5, 40), with_candidates(a_load("rest", 1, 50), 0.5, 40)]
+    assert plan_shares(loads, {CTR: 75}) == {
+        REST: pytest.approx(0.5),
+        REST_REDUCED: pytest.approx(0.5),
+    }
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9), st.floats(1, 100), st.floats(0.05, 0.95), st.integers(1, 100)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.floats(1, 300),
+)
+def test_the_value_of_full_and_reduced_answers_is_the_optimum(
+    routes: list[tuple[int, float, float, int]], capacity: float
+) -> None:
+    loads = [
+        with_candidates(a_load(f"r{number}", value, rate), cost, percent)
+        for number, (value, rate, cost, percent) in enumerate(routes)
+    ]
+    shares = plan_shares(loads, {CTR: capacity})
+    gained = taken = 0.0
+    for load in loads:
+        assert load.reduced is not None
+        full = shares.get(load.route, 1.0)
+        reduced = shares.get(f"{load.route}/reduced", 1.0) - full
+        assert reduced >= -1e-9
+        gained += load.offered_per_s * (full * load.value + reduced * load.reduced.value)
+        taken += load.offered_per_s * (full + reduced * load.reduced.costs[CTR])
+    assert taken <= capacity * (1 + 1e-9)
+    assert gained == pytest.approx(optimal_value(loads, capacity))
+
+
+def optimal_value(loads: list[RouteLoad], capacity: float) -> float:
+    """Solve the same as a linear program: full and reduced answers per second of each route."""
+    full = [(load.offered_per_s * load.value, load.offered_per_s) for load in loads]
+    reduced = [
+        (load.offered_per_s * load.reduced.value, load.offered_per_s * load.reduced.costs[CTR])
+        for load in loads
+        if load.reduced is not None
+    ]
+    values, costs = zip(*full, *reduced, strict=True)
+    count = len(loads)
+    together = [
+        [1.0 if column % count == row else 0.0 for column in range(2 * count)] for row in range(count)
+    ]
+    result = linprog(
+        [-value for value in values], [list(costs), *together], [capacity, *[1.0] * count], bounds=(0, 1)
+    )
+    return -float(result.fun)

@@ -93,6 +93,17 @@ class RouteFallback(ApiModel):
             "and is not a target of the route."
         ),
     ]
+    value_percent: Annotated[
+        int | None,
+        Field(
+            strict=True,
+            ge=1,
+            le=100,
+            description="What its answer is worth, as a percentage of the route's value. With "
+            "protection.admissionControl.mode: Priced, it then also gets the requests that the targets have no capacity "
+            "for, as far as its own pods have capacity, those of the highest value first. Absent: those are rejected.",
+        ),
+    ] = None
 
 
 class Route(ApiModel):
@@ -127,6 +138,14 @@ class Route(ApiModel):
             check=lambda route: (
                 route.fallback is None
                 or all(target.inference != route.fallback.inference for target in route.targets)
+            ),
+            field="fallback",
+        ),
+        ValidationRule(
+            cel="!has(self.fallback) || !has(self.fallback.valuePercent) || has(self.value)",
+            message="fallback.valuePercent is a percentage of the route's value: give value, too",
+            check=lambda route: (
+                route.fallback is None or route.fallback.value_percent is None or route.value is not None
             ),
             field="fallback",
         ),
@@ -199,7 +218,7 @@ class Route(ApiModel):
         Field(
             description="Gets the requests of a target whose pods are all ejected because they fail "
             "(protection.outlier), and all requests of the route when no target has a ready pod. "
-            "It does not get requests that a limit rejects. Absent: such requests get 503 (gRPC: UNAVAILABLE)."
+            "It gets no requests that a limit rejects, except with valuePercent. Absent: such requests get 503 (gRPC: UNAVAILABLE)."
         ),
     ] = None
 

@@ -13,9 +13,10 @@ import structlog
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.access.admitted_shares import RouteLoad, plan_shares
+from tidegate.planning.access.admitted_shares import ReducedAnswer, RouteLoad, plan_shares
 from tidegate.planning.access.value_classes import RouteDemand, index_routes
 from tidegate.publisher.routing_inputs import RoutingInputs
+from tidegate.routing.ir import REDUCED
 from tidegate.routing.route_targets import is_priced
 from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.telemetry.route_rates import RouteRates
@@ -61,7 +62,7 @@ class SharePlanner:
         if rates is not None:
             inferences = self.inputs.list_inferences()
             loads = build_loads(accesses, inferences, rates)
-            priced = {key for load in loads if load.priced for key in load.by_inference}
+            priced = {key for load in loads if load.priced for key in load.inferences}
             capacities = self._sum_capacities(
                 inference for inference in inferences if inference.key in priced
             )
@@ -88,19 +89,29 @@ def build_loads(
     accesses: Sequence[ModelAccess], inferences: Sequence[Inference], rates: Mapping[str, float]
 ) -> list[RouteLoad]:
     """Return the load of each route with requests; `rates`: requests per second by route."""
-    priced = {f"access/{access.key}/" for access in accesses if is_priced(access)}
     values = {inference.key: float(inference.spec.value.per_request) for inference in inferences}
-    return [
-        RouteLoad(
-            route,
-            rates[route],
-            demand.by_inference,
-            _find_value(demand, values),
-            f"{route.rpartition('/')[0]}/" in priced,
-        )
-        for route, demand in index_routes(accesses).items()
-        if route in rates
-    ]
+    demands = index_routes(accesses)
+    loads: list[RouteLoad] = []
+    for access in accesses:
+        priced = is_priced(access)
+        for route in access.spec.routes:
+            name = f"access/{access.key}/{route.name}"
+            reduced = demands.get(f"{name}{REDUCED}")
+            offered = rates.get(name, 0.0) + rates.get(f"{name}{REDUCED}", 0.0)
+            if offered > 0:
+                loads.append(
+                    RouteLoad(
+                        name,
+                        offered,
+                        demands[name].by_inference,
+                        _find_value(demands[name], values),
+                        priced,
+                        None
+                        if reduced is None
+                        else ReducedAnswer(reduced.by_inference, reduced.value or 0.0),
+                    )
+                )
+    return loads
 
 
 def _find_value(demand: RouteDemand, values: Mapping[ObjectKey, float]) -> float:

@@ -21,6 +21,7 @@ from tidegate.routing.fleet import Backend, BackendKey
 from tidegate.routing.guards import plan_guard
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import (
+    REDUCED,
     Comparison,
     EndpointPool,
     HeaderMatcher,
@@ -227,7 +228,24 @@ def _plan_route(
         counted=release.is_released(access, route),
         priced=is_priced(access),
     )
+    if targets.reduced is not None:
+        rule = replace(rule, reduced=_reduce_rule(rule, targets.reduced))
     return _RoutePlan(rule, _build_planned_route(route, backends, targets), backends.refusals)
+
+
+def _reduce_rule(
+    rule: RouteRule, target: WeightedBackend, request_headers: tuple[tuple[str, str], ...] = ()
+) -> RouteRule:
+    """Return how `target` answers the requests of `rule` that are beyond its admitted share."""
+    return replace(
+        rule,
+        name=f"{rule.name}{REDUCED}",
+        targets=(target,),
+        sticky=None,
+        mirrors=(),
+        counted=False,
+        request_headers=request_headers,
+    )
 
 
 def _plan_pipeline(

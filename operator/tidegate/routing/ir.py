@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.fleet import BackendKey, Endpoint
@@ -108,6 +109,10 @@ class MirroredBackend:
     percent: int
 
 
+REDUCED: Final = "/reduced"
+"""Ends the name of a rule that answers requests beyond the admitted share of another, in counters and the runtime layer."""
+
+
 @dataclass(frozen=True, slots=True)
 class RouteRule:
     """The requests that pass all of `headers`, and where they go.
@@ -118,6 +123,8 @@ class RouteRule:
     `client_deadline` ends a gRPC request at its client's deadline if that is sooner than `timeout`.
     `counted`: Envoy counts its gRPC answers by status, for a release.
     `priced`: the proxy admits the share of the requests that the runtime layer says, and refuses the others.
+    `reduced`: how some of the others are answered instead, by another share of that layer.
+    `request_headers` are set on requests to the targets.
     """
 
     name: str
@@ -131,6 +138,13 @@ class RouteRule:
     client_deadline: bool = False
     counted: bool = False
     priced: bool = False
+    reduced: RouteRule | None = None
+    request_headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def answering_targets(self) -> tuple[WeightedBackend, ...]:
+        """Return the targets, and those that answer requests beyond the admitted share."""
+        return self.targets if self.reduced is None else (*self.targets, *self.reduced.targets)
 
 
 @dataclass(frozen=True, slots=True)

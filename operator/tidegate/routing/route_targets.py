@@ -64,6 +64,8 @@ class RouteTargets:
     usable: tuple[UsableTarget, ...]
     fallback: FallbackDecision
     weighted: tuple[WeightedBackend, ...]
+    reduced: WeightedBackend | None = None
+    """The fallback, if it answers what the targets have no capacity for."""
 
     @property
     def can_answer(self) -> bool:
@@ -79,7 +81,12 @@ def plan_targets(
         access, route, _with_stable_targets(access, route, backends.targets), backends.fallback, pools
     )
     fallback = _decide_fallback(route, backends.fallback, targets, pools)
-    return RouteTargets(tuple(targets), fallback, _arrange_targets(access, route, targets, fallback, limits))
+    return RouteTargets(
+        tuple(targets),
+        fallback,
+        _arrange_targets(access, route, targets, fallback, limits),
+        _find_reduced_target(access, route, fallback, limits),
+    )
 
 
 def _with_stable_targets(access: ModelAccess, route: Route, targets: Sequence[Backend]) -> Sequence[Backend]:
@@ -141,6 +148,17 @@ def _decide_fallback(
         serving=any(target.weight and not target.has_pods for target in targets),
         answers_all=not _has_answering_target(targets),
     )
+
+
+def _find_reduced_target(
+    access: ModelAccess, route: Route, fallback: FallbackDecision, limits: AdmissionLimits
+) -> WeightedBackend | None:
+    """Return the fallback of a priced route with a value for its answers, unless it answers everything anyway."""
+    spec = route.fallback
+    if spec is None or spec.value_percent is None or fallback.pool is None or fallback.answers_all:
+        return None
+    limit = limits.get((route.name, spec.inference))
+    return WeightedBackend(fallback.pool, 1, limit) if is_priced(access) else None
 
 
 def _has_answering_target(targets: Sequence[UsableTarget]) -> bool:

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.access.value_classes import ClassTotals, RouteDemands
+from tidegate.planning.access.value_classes import ClassTotals, RouteDemands, list_unserved
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.telemetry import expressions
 from tidegate.telemetry.gateway_traffic import find_inference
@@ -115,7 +115,10 @@ class PrometheusTraffic:
         for key, rate in _attribute_routes(samples[expressions.UNSERVED], routes):
             offered[key] = offered.get(key, 0.0) + rate
         classes, refused = _sum_classes(samples, routes), _values_by_inference(samples[expressions.LIMITED])
-        for key, rate in _attribute_routes(samples[expressions.PRICED_OUT], routes):
+        for key, rate in (
+            *_attribute_routes(samples[expressions.PRICED_OUT], routes),
+            *_attribute_reduced(samples[expressions.ROUTE_ANSWERED], routes),
+        ):
             offered[key] = offered.get(key, 0.0) + rate
             refused[key] = refused.get(key, 0.0) + rate
         served = _values_by_inference(samples[expressions.SERVED])
@@ -178,6 +181,12 @@ def _attribute_routes(samples: Samples, routes: RouteDemands) -> Iterator[tuple[
         demand = routes.get(_route_of(sample))
         for key, share in demand.by_inference.items() if demand is not None else ():
             yield key, share * _parse_value(sample)
+
+
+def _attribute_reduced(samples: Samples, routes: RouteDemands) -> Iterator[tuple[ObjectKey, float]]:
+    """Yield the Inferences that had no capacity for what their fallbacks answered, with these requests per second."""
+    for sample in samples:
+        yield from list_unserved(routes, _access_route(sample), _parse_value(sample))
 
 
 def _sum_classes(samples: Mapping[str, Samples], routes: RouteDemands) -> ClassTotals:

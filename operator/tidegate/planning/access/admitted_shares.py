@@ -1,19 +1,28 @@
-"""The share of each route's requests that gateways admit: lowest value first, and no more refused than needed."""
+"""The shares of each route's requests that gateways admit in full, and answer at less cost: no more is refused than needed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import isfinite
 from types import MappingProxyType
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
+from tidegate.routing.ir import REDUCED
 
 _HELD_CHANGE: Final = 0.02
 """A share that changes by less stays as it is, so that chance in what clients send changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedAnswer:
+    """How a request beyond the admitted share is answered: what it takes of the capacity of each Inference, and its value."""
+
+    costs: Mapping[ObjectKey, float]
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +30,74 @@ class RouteLoad:
     """The requests of one route (`access/<namespace>/<name>/<route>`).
 
     `offered_per_s`: what clients send, refused requests included; it may be no number, if it could not be measured.
-    `by_inference`: the share of each Inference in what is admitted. `value`: what an answered request is worth.
-    `priced`: gateways admit a share of them; else all.
+    `costs`: what a request takes of the capacity of each Inference, in requests; for targets, their shares of what is admitted.
+    `value`: what an answered request is worth. `priced`: gateways admit a share of them; else all.
     """
 
     route: str
     offered_per_s: float
-    by_inference: Mapping[ObjectKey, float]
+    costs: Mapping[ObjectKey, float]
     value: float
     priced: bool
+    reduced: ReducedAnswer | None = None
+
+    @property
+    def inferences(self) -> frozenset[ObjectKey]:
+        """Return the Inferences whose capacity matters to the requests."""
+        return frozenset(self.costs) | frozenset(self.reduced.costs if self.reduced is not None else ())
 
 
 Shares = Mapping[str, float]
-"""By route, the admitted share, from 0 to 1; a route that is not in it admits everything."""
+"""By route, the admitted share, from 0 to 1; by route with REDUCED, the share that is admitted or gets a reduced answer.
+
+What is not in it is 1.
+"""
 
 
 NO_SHARES: Final[Shares] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """To answer requests of a route, for `gain` per request's worth of capacity; `costs` is what a request takes.
+
+    `is_reduced`: with the reduced answer. `is_upgrade`: in full instead of that, and so no more than got it.
+    """
+
+    load: RouteLoad
+    gain: float
+    costs: Mapping[ObjectKey, float]
+    is_reduced: bool = False
+    is_upgrade: bool = False
+
+
+@dataclass(slots=True)
+class _Admission:
+    """The capacity that remains of each Inference, and the shares so far; an Inference without an entry has no limit."""
+
+    remaining: dict[ObjectKey, float]
+    admitted: dict[str, float] = field(default_factory=dict[str, float])
+    answered: dict[str, float] = field(default_factory=dict[str, float])
+
+    def take_requests(self, amounts: Sequence[tuple[float, Mapping[ObjectKey, float]]]) -> list[float]:
+        """Take the capacity for (requests per second, costs), and return the share of each for which there is capacity.
+
+        All get the same share of an Inference, and each the smallest that any of its Inferences allows.
+        """
+        allowed = {
+            key: min(self.remaining[key] / rate, 1.0)
+            for key, rate in _sum_costs(amounts).items()
+            if key in self.remaining
+        }
+        shares = [
+            min((allowed[key] for key, cost in costs.items() if cost > 0 and key in allowed), default=1.0)
+            for _, costs in amounts
+        ]
+        taken = [(rate * share, costs) for (rate, costs), share in zip(amounts, shares, strict=True)]
+        for key, rate in _sum_costs(taken).items():
+            if key in self.remaining:
+                self.remaining[key] = max(self.remaining[key] - rate, 0.0)
+        return shares
 
 
 def plan_shares(
@@ -45,41 +106,92 @@ def plan_shares(
     """Return the shares of the priced routes that do not admit everything.
 
     `capacities`: requests per second that the ready pods of an Inference answer; where that is unknown, nothing is refused.
-    Routes are served by value, the highest first, after those that are not priced; those of equal value get equal shares.
-    A route of several Inferences gets the smallest share that any of them allows.
+    Routes that are not priced are served first. Then capacity goes to what gains most value with it (the fractional
+    multiple-choice knapsack): a reduced answer by the same Inferences, if it keeps more value than it takes capacity; the rest
+    of the full answer; or the full answer at once. What then remains of a fallback's capacity answers requests that were not
+    admitted, those of the highest value first. Routes of equal gain get equal shares.
     """
-    remaining = {key: capacity for key, capacity in capacities.items() if isfinite(capacity) and capacity > 0}
     usable = [load for load in loads if isfinite(load.offered_per_s) and load.offered_per_s > 0]
-    for key, rate in _sum_loads((load, 1.0) for load in usable if not load.priced).items():
-        if key in remaining:
-            remaining[key] = max(remaining[key] - rate, 0.0)
-    priced = sorted((load for load in usable if load.priced), key=lambda load: (-load.value, load.route))
-    shares: dict[str, float] = {}
-    for _, group in groupby(priced, key=lambda load: load.value):
+    priced = [load for load in usable if load.priced]
+    admission = _Admission(
+        {key: capacity for key, capacity in capacities.items() if isfinite(capacity) and capacity > 0}
+    )
+    for load in usable:
+        if not load.priced:
+            for key, rate in _sum_costs([(load.offered_per_s, load.costs)]).items():
+                if key in admission.remaining:
+                    admission.remaining[key] = max(admission.remaining[key] - rate, 0.0)
+    _accept_offers(admission, [offer for load in priced for offer in _list_offers(load)])
+    _use_fallbacks(admission, [load for load in priced if _has_fallback(load)])
+    shares = {route: share for route, share in admission.admitted.items() if share < 1}
+    shares |= {
+        f"{load.route}{REDUCED}": admission.answered[load.route]
+        for load in priced
+        if load.reduced is not None and admission.answered[load.route] < 1
+    }
+    return {route: _hold_share(before.get(route), share) for route, share in sorted(shares.items())}
+
+
+def _has_fallback(load: RouteLoad) -> bool:
+    """Return whether other Inferences give the reduced answers."""
+    return load.reduced is not None and load.costs.keys().isdisjoint(load.reduced.costs)
+
+
+def _list_offers(load: RouteLoad) -> Iterable[_Offer]:
+    """Yield how the Inferences of a route may answer its requests."""
+    reduced = load.reduced
+    if reduced is None or _has_fallback(load):
+        yield _Offer(load, load.value, load.costs)
+        return
+    saved = {key: max(cost - reduced.costs.get(key, 0.0), 0.0) for key, cost in load.costs.items()}
+    # Of the Inference where most is saved: it is the one that candidates are a matter of.
+    part_saved = max((saved[key] / cost for key, cost in load.costs.items() if cost > 0), default=0.0)
+    if not 0 < part_saved < 1 or reduced.value <= load.value * (1 - part_saved):
+        yield _Offer(load, load.value, load.costs)
+        return
+    yield _Offer(load, reduced.value / (1 - part_saved), reduced.costs, is_reduced=True)
+    yield _Offer(load, (load.value - reduced.value) / part_saved, saved, is_upgrade=True)
+
+
+def _accept_offers(admission: _Admission, offers: Iterable[_Offer]) -> None:
+    ordered = sorted(offers, key=lambda offer: (-offer.gain, offer.load.route))
+    for _, group in groupby(ordered, key=lambda offer: offer.gain):
         equals = tuple(group)
-        allowed = {
-            key: min(remaining[key] / rate, 1.0)
-            for key, rate in _sum_loads((load, 1.0) for load in equals).items()
-            if key in remaining
-        }
-        admitted = {
-            load.route: min((allowed[key] for key in load.by_inference if key in allowed), default=1.0)
-            for load in equals
-        }
-        for key, rate in _sum_loads((load, admitted[load.route]) for load in equals).items():
-            if key in remaining:
-                remaining[key] = max(remaining[key] - rate, 0.0)
-        shares |= {route: share for route, share in admitted.items() if share < 1}
-    return {route: _hold_share(before.get(route), share) for route, share in shares.items()}
+        limits = [admission.answered[offer.load.route] if offer.is_upgrade else 1.0 for offer in equals]
+        shares = admission.take_requests(
+            [
+                (offer.load.offered_per_s * limit, offer.costs)
+                for offer, limit in zip(equals, limits, strict=True)
+            ]
+        )
+        for offer, limit, share in zip(equals, limits, shares, strict=True):
+            if not offer.is_upgrade:
+                admission.answered[offer.load.route] = share
+            admission.admitted[offer.load.route] = 0.0 if offer.is_reduced else limit * share
 
 
-def _sum_loads(loads: Iterable[tuple[RouteLoad, float]]) -> Mapping[ObjectKey, float]:
-    """Return the requests per second of each Inference, of loads with their admitted shares."""
+def _use_fallbacks(admission: _Admission, loads: Iterable[RouteLoad]) -> None:
+    ordered = sorted(loads, key=lambda load: (-load.value, load.route))
+    for _, group in groupby(ordered, key=lambda load: load.value):
+        equals = tuple(group)
+        refused = [1 - admission.admitted[load.route] for load in equals]
+        shares = admission.take_requests(
+            [
+                (load.offered_per_s * part, load.reduced.costs if load.reduced is not None else {})
+                for load, part in zip(equals, refused, strict=True)
+            ]
+        )
+        for load, part, share in zip(equals, refused, shares, strict=True):
+            admission.answered[load.route] = 1 - part * (1 - share)
+
+
+def _sum_costs(amounts: Iterable[tuple[float, Mapping[ObjectKey, float]]]) -> Mapping[ObjectKey, float]:
+    """Return the requests per second of each Inference, of (requests per second, costs)."""
     sums: defaultdict[ObjectKey, float] = defaultdict(float)
-    for load, share in loads:
-        for key, weight in load.by_inference.items():
-            if weight > 0:
-                sums[key] += load.offered_per_s * weight * share
+    for rate, costs in amounts:
+        for key, cost in costs.items():
+            if rate > 0 and cost > 0:
+                sums[key] += rate * cost
     return sums
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.release_sample import RequestTally
-from tidegate.planning.access.value_classes import ClassTotals, RouteDemands
+from tidegate.planning.access.value_classes import ClassTotals, RouteDemands, list_unserved
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 
 SOURCE: Final = "gateways"
@@ -214,6 +214,8 @@ class _RateSums:
         for route, answers in page.routes.items():
             since = answers.count_since(base.routes.get(route))
             self._classes.add_answered(route, since.answered / seconds, since.served / seconds)
+            for key, rate in list_unserved(self._routes, route, since.answered / seconds):
+                self._add_rates(key, rate, 0.0, rate)
 
     def make_metrics(self) -> Mapping[ObjectKey, InferenceMetrics]:
         """Return the sums."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.planning.allocator.signals import ClassRates
+from tidegate.routing.ir import REDUCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +18,13 @@ class RouteDemand:
     """How the requests of a route are attributed: the share of each Inference, and what one is worth.
 
     `value` None: what the Inference says. `sheds`: gateways reject its requests of low value first.
+    `instead_of`: the Inferences that had no capacity for these requests, and what their answers would have been worth more.
     """
 
     by_inference: Mapping[ObjectKey, float]
     value: float | None = None
     sheds: bool = False
+    instead_of: RouteDemand | None = None
 
 
 RouteDemands = Mapping[str, RouteDemand]
@@ -37,7 +40,8 @@ def index_routes(accesses: Iterable[ModelAccess]) -> RouteDemands:
         protection = access.spec.protection
         for route in access.spec.routes:
             total = sum(target.weight for target in route.targets)
-            demands[f"access/{access.key}/{route.name}"] = RouteDemand(
+            name = f"access/{access.key}/{route.name}"
+            demands[name] = RouteDemand(
                 {
                     ObjectKey(access.key.namespace, target.inference): target.weight / total
                     for target in route.targets
@@ -45,7 +49,30 @@ def index_routes(accesses: Iterable[ModelAccess]) -> RouteDemands:
                 None if route.value is None else float(route.value),
                 protection is not None and protection.admission_control is not None,
             )
+            if route.fallback is not None and route.fallback.value_percent is not None:
+                fallback = ObjectKey(access.key.namespace, route.fallback.inference)
+                demands[f"{name}{REDUCED}"] = _reduce_demand(
+                    demands[name], fallback, route.fallback.value_percent / 100
+                )
     return demands
+
+
+def _reduce_demand(demand: RouteDemand, fallback: ObjectKey, share: float) -> RouteDemand:
+    """Return the demand of requests that the fallback answers, for `share` of their value.
+
+    The targets lack what their own answers would have been worth beyond that.
+    """
+    value = demand.value or 0.0
+    return RouteDemand(
+        {fallback: 1.0}, value * share, demand.sheds, replace(demand, value=value * (1 - share))
+    )
+
+
+def list_unserved(routes: RouteDemands, route: str, answered: float) -> Iterable[tuple[ObjectKey, float]]:
+    """Yield the Inferences that had no capacity for the answered requests of a route, with their requests per second."""
+    demand = routes.get(route, _UNKNOWN).instead_of
+    for key, share in demand.by_inference.items() if demand is not None else ():
+        yield key, share * answered
 
 
 def add_rest(
@@ -75,14 +102,20 @@ class ClassTotals:
 
     def add_answered(self, route: str, answered: float, served: float) -> None:
         """Add requests of a route that were answered by anyone, `served` of them by a model."""
-        for key, share in self._routes.get(route, _UNKNOWN).by_inference.items():
+        demand = self._routes.get(route, _UNKNOWN)
+        for key, share in demand.by_inference.items():
             self._add_rates(
-                route, key, ClassRates(offered_per_s=answered * share, served_per_s=served * share)
+                demand, key, ClassRates(offered_per_s=answered * share, served_per_s=served * share)
             )
+        if demand.instead_of is not None:
+            for key, rate in list_unserved(self._routes, route, answered):
+                self._add_rates(demand.instead_of, key, ClassRates(offered_per_s=rate, refused_per_s=rate))
 
     def add_shed(self, route: str, inference: ObjectKey, rate: float) -> None:
         """Add requests of a route that admission control rejected for an Inference."""
-        self._add_rates(route, inference, ClassRates(offered_per_s=rate, refused_per_s=rate))
+        demand = self._routes.get(route)
+        if demand is not None:
+            self._add_rates(demand, inference, ClassRates(offered_per_s=rate, refused_per_s=rate))
 
     def add_unserved(self, route: str, rate: float) -> None:
         """Add requests of a route without an available pod."""
@@ -92,10 +125,7 @@ class ClassTotals:
         """Return the classes of an Inference; those of requests in flight or cancelled are unknown."""
         return tuple(self._totals.get(inference, {}).values())
 
-    def _add_rates(self, route: str, inference: ObjectKey, rates: ClassRates) -> None:
-        demand = self._routes.get(route)
-        if demand is None:
-            return
+    def _add_rates(self, demand: RouteDemand, inference: ObjectKey, rates: ClassRates) -> None:
         classes, kind = self._totals[inference], (demand.value, demand.sheds)
         before = classes.get(kind, ClassRates(demand.value, demand.sheds))
         classes[kind] = ClassRates(

@@ -94,7 +94,7 @@ def encode_scope(host: VirtualHost) -> bytes:
 def referenced_clusters(host: VirtualHost) -> frozenset[str]:
     """Return the names of the clusters that the scope of an access leads to."""
     rules = [rule for rule in host.rules if rule.unavailable is None]
-    pools = {target.backend for rule in rules for target in rule.targets}
+    pools = {target.backend for rule in rules for target in rule.answering_targets}
     pools |= {mirror.backend for rule in rules for mirror in rule.mirrors}
     return frozenset(cluster_name(pool, protocol) for pool in pools for protocol in InferenceProtocol)
 
@@ -195,7 +195,7 @@ def _encode_host_filters(host: VirtualHost) -> bytes:
 def _encode_alias_filters(host: VirtualHost) -> bytes:
     """Serialise what the hosts of an access configure of the listener's filters."""
     guard = authentication.configure_alias(host.guard) if host.guard else {}
-    admits = any(target.admission for rule in host.rules for target in rule.targets)
+    admits = any(target.admission for rule in host.rules for target in rule.answering_targets)
     filter_configs = {**guard, **_counter_filters(host), **(admission.configure_alias() if admits else {})}
     return (
         protos.encode(_VIRTUAL_HOST, {"typed_per_filter_config": filter_configs}) if filter_configs else b""
@@ -216,14 +216,17 @@ def _header_matcher(test: HeaderMatcher) -> dict[str, object]:
 
 
 def _encode_routes(host: VirtualHost, rule: RouteRule, protocol: InferenceProtocol) -> Iterator[bytes]:
-    """Yield the entry of a rule; if it is priced, for the admitted requests, and one for the others."""
+    """Yield the entry of a rule; if it is priced, for the admitted requests, and then for the others.
+
+    Envoy draws one number for a request and compares it with the share of each entry, so the second share includes the first.
+    """
     match = _encode_match(rule.headers, protocol)
     if not rule.priced or rule.unavailable is not None:
         yield _encode_route(host, rule, protocol, match)
         return
-    yield _encode_route(
-        host, rule, protocol, match + prices.encode_match_fraction(f"{host.name}/{rule.name}")
-    )
+    for accepted in (rule,) if rule.reduced is None else (rule, rule.reduced):
+        share = prices.encode_match_fraction(f"{host.name}/{accepted.name}")
+        yield _encode_route(host, accepted, protocol, match + share)
     refused_name = f"{host.name}/{rule.name}/{PRICED_OUT}{protocol.value}"
     yield b"".join(
         (
@@ -249,11 +252,21 @@ def _encode_route(host: VirtualHost, rule: RouteRule, protocol: InferenceProtoco
         (
             wire.encode_field(_MATCH, match),
             answer,
+            _encode_request_headers(rule.request_headers),
             _encode_target_filters(rule, protocol),
             wire.encode_field(_ROUTE_NAME, f"{host.name}/{rule.name}/{protocol.value}".encode()),
             wire.encode_field(_STAT_PREFIX, rule.name.encode()),
         )
     )
+
+
+@cache
+def _encode_request_headers(headers: tuple[tuple[str, str], ...]) -> bytes:
+    additions = [
+        {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+        for name, value in headers
+    ]
+    return protos.encode(_ROUTE, {"request_headers_to_add": additions})
 
 
 def _encode_target_filters(rule: RouteRule, protocol: InferenceProtocol) -> bytes:
