@@ -71,6 +71,16 @@ def _routes(name: str, path: str, says: str, *routes: Mapping[str, Any]) -> Refu
     return Refusal(name, model_access_body(routes=list(routes)), path, says)
 
 
+def _ranked(by: str, **limit: int) -> Mapping[str, Any]:
+    """A model of a pipeline that gets the 100 best rows of another one."""
+    return {
+        "inference": "ctr",
+        "as": "rank",
+        "default": "0",
+        "candidates": {"by": by, "max": 100, **limit},
+    }
+
+
 def _pipeline(name: str, path: str, says: str, *models: Mapping[str, Any], **fields: Any) -> Refusal:
     pipeline = {"models": list(models or ({"inference": "ctr", "as": "pctr"},)), **fields.pop("pipeline", {})}
     route = {"name": "default", "pipeline": pipeline, **fields}
@@ -642,7 +652,7 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     _pipeline(
         "default-alone",
         "pipeline.models[0].default",
-        "default is what an optional model",
+        "default is the output where a model does not answer",
         {"inference": "ctr", "as": "pctr", "default": "1"},
     ),
     _pipeline(
@@ -656,6 +666,43 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
         "pipeline.models[0].as",
         "must not be features or tidegate_defaulted",
         {"inference": "ctr", "as": "features"},
+    ),
+    _pipeline(
+        "candidates-without-default",
+        "pipeline.models[1].default",
+        "give it with optional or candidates",
+        {"inference": "small", "as": "prerank"},
+        {"inference": "ctr", "as": "rank", "candidates": {"by": "prerank", "max": 100}},
+    ),
+    _pipeline(
+        "more-candidates-at-least",
+        "pipeline.models[1].candidates.min",
+        "min must be less than max",
+        {"inference": "small", "as": "prerank"},
+        _ranked("prerank", min=100),
+    ),
+    _pipeline(
+        "reduced-without-fewer-candidates",
+        "pipeline.reducedValuePercent",
+        "reducedValuePercent is what an answer with fewer candidates is worth",
+        {"inference": "small", "as": "prerank"},
+        _ranked("prerank"),
+        pipeline={"reducedValuePercent": 90},
+        value="1",
+    ),
+    _pipeline(
+        "reduced-without-value",
+        "pipeline",
+        "pipeline.reducedValuePercent is a percentage of the route's value",
+        {"inference": "small", "as": "prerank"},
+        _ranked("prerank", min=50),
+        pipeline={"reducedValuePercent": 90},
+    ),
+    Refusal(
+        "fallback-value-of-nothing",
+        model_access_body(routes=[a_route(fallback={"inference": "small", "valuePercent": 80})]),
+        "spec.routes[0].fallback",
+        "fallback.valuePercent is a percentage of the route's value",
     ),
     _pipeline(
         "model-name", "pipeline.modelName", "must begin with a letter or digit", pipeline={"modelName": "-x"}

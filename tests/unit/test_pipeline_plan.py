@@ -19,7 +19,7 @@ from tidegate.planning.access.pipeline_plan import Callees, compile_pipeline
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.pipeline import CompiledPipeline
-from tidegate_dataplane.contract import DEFAULTED
+from tidegate_dataplane.contract import DEFAULTED, CandidateCut
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CTR = {"inference": "ctr", "as": "pctr"}
@@ -218,3 +218,35 @@ def test_the_example_asks_clients_for_keys_alone() -> None:
     assert isinstance(found, CompiledPipeline), found
     assert [one.name for one in found.plan.inputs] == ["user_id", "item_id"]
     assert [one.name for one in found.plan.outputs] == ["like", "second", DEFAULTED]
+
+
+RANK = {"inference": "cvr", "as": "rank", "default": "-1.5", "candidates": {"by": "pctr", "max": 100}}
+
+
+def test_a_model_with_candidates_gets_a_cut_and_is_not_optional() -> None:
+    fewer = {**RANK, "candidates": {"by": "pctr", "max": 100, "min": 20}}
+    for model, min_rows in ((RANK, 100), (fewer, 20)):
+        found = compiled(scene(CTR, model), some_callees())
+        assert isinstance(found, CompiledPipeline)
+        first, last = found.plan.parts
+        assert (first.cut, last.default) == (None, None)
+        assert last.cut == CandidateCut(by="pctr", max_rows=100, min_rows=min_rows, filler="-1.5")
+        assert [one.name for one in found.plan.outputs] == ["pctr", "rank"]
+
+
+@pytest.mark.parametrize(
+    "models", [(RANK, CTR), ({**RANK, "as": "pctr"},)], ids=["a later model", "the model itself"]
+)
+def test_candidates_are_selected_by_a_model_further_up(models: tuple[dict[str, Any], ...]) -> None:
+    found = compiled(scene(*models), some_callees())
+    assert isinstance(found, PlanRefusal)
+    assert (found.reason, found.stalled) == (Reason.PIPELINE_INVALID, True)
+    assert "selected by pctr, which must be the output (as) of a model further up" in found.message
+
+
+def test_candidates_are_selected_by_one_number_for_each_row() -> None:
+    wide = a_loaded_inference("ctr", [a_tensor("age", "FP32")], [a_tensor("p", "FP32", -1, 2)])
+    callees = some_callees()
+    found = compiled(scene(CTR, RANK), Callees({**callees.inferences, "ctr": wide}))
+    assert isinstance(found, PlanRefusal)
+    assert "its output FP32 [-1, 2] is not one number for each row" in found.message

@@ -14,6 +14,7 @@ from tidegate.planning.access.traffic import (
     CounterPage,
     CounterPages,
     RequestCounters,
+    RouteCounters,
     compute_p99_s,
     compute_rates,
 )
@@ -158,6 +159,22 @@ def test_requests_beyond_the_admitted_share_are_demand_that_was_refused() -> Non
     look, _ = compute_rates(before, ("a",), pages, {"access/ads/ctr/default": demand})
     assert (offered(look), look.by_key[CTR].refused_per_s) == (2.0, 2.0)
     assert look.by_key[CTR].classes == (ClassRates(2.0, True, 2.0, 0.0, 2.0),)
+
+
+def test_what_a_fallback_answers_for_less_is_demand_that_its_targets_lack() -> None:
+    fallback = {"inference": "small", "valuePercent": 75}
+    targets = [{"inference": "ctr", "weight": 1}, {"inference": "cvr", "weight": 3}]
+    route = a_route(targets=targets, fallback=fallback, value="2")
+    control = {"admissionControl": {"mode": "Priced"}}
+    routes = index_routes([a_model_access("ctr", routes=[route], protection=control)])
+    name = "access/ads/ctr/default/reduced"
+    pages = {"a": CounterPage(130, 130, {}, routes={name: RouteCounters(100, 90)})}
+    before = {"a": CounterPage(100, 100, {}, routes={name: RouteCounters(40, 30)})}
+    look, _ = compute_rates(before, ("a",), pages, routes)
+    refused = {key.name: (one.offered_per_s, one.refused_per_s) for key, one in look.by_key.items()}
+    assert refused == {"ctr": (0.5, 0.5), "cvr": (1.5, 1.5)}
+    # A target's answer would have been worth 2 instead of 1.5.
+    assert look.by_key[CTR].classes == (ClassRates(0.5, True, 0.5, 0.0, 0.5),)
 
 
 def test_nobody_at_all_is_a_failure() -> None:

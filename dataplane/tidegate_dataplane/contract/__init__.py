@@ -63,7 +63,15 @@ from tidegate_dataplane.contract.offline import (
     OfflineSource,
     describe_columns,
 )
-from tidegate_dataplane.contract.pipeline import DEFAULTED, ModelCall, PipelinePart, PipelinePlan
+from tidegate_dataplane.contract.pipeline import (
+    CANDIDATES_HEADER,
+    DEFAULTED,
+    FEWEST_CANDIDATES,
+    CandidateCut,
+    ModelCall,
+    PipelinePart,
+    PipelinePlan,
+)
 from tidegate_dataplane.contract.serving import (
     LOAD_TIMEOUT_S,
     AgentPhase,
@@ -95,8 +103,10 @@ from tidegate_dataplane.runner_interface import JoinLimit
 __all__ = [
     "AS_OF",
     "BATCH_PATH",
+    "CANDIDATES_HEADER",
     "DEFAULTED",
     "FEATURE_COLUMNS",
+    "FEWEST_CANDIDATES",
     "LOAD_TIMEOUT_S",
     "PLAN_HASH",
     "REVISION_SCHEMES",
@@ -110,6 +120,7 @@ __all__ = [
     "BatchingMode",
     "BatchingReport",
     "Bucketize",
+    "CandidateCut",
     "Clip",
     "CompileOutcome",
     "CompilePhase",

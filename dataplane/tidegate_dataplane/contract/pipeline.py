@@ -8,6 +8,10 @@ from tidegate_dataplane.contract.tensors import TensorSpec
 DEFAULTED = "tidegate_defaulted"
 """The output that marks partial answers: BYTES [-1, 1], the names of the parts whose default was used."""
 
+CANDIDATES_HEADER = "x-tidegate-candidates"
+FEWEST_CANDIDATES = "min"
+"""A request with this header and value asks each part with a cut for the fewest rows."""
+
 
 class ModelCall(ContractModel):
     """One model behind the gateway, and how to call it.
@@ -24,15 +28,29 @@ class ModelCall(ContractModel):
     timeout_us: int = Field(ge=1)
 
 
+class CandidateCut(ContractModel):
+    """The rows of a request that a part gets: the `max_rows` with the highest output of part `by`, or the `min_rows`.
+
+    The fewest are for requests that ask for them (CANDIDATES_HEADER). `filler` is the output of the other rows, a decimal.
+    """
+
+    by: str
+    max_rows: int = Field(ge=1)
+    min_rows: int = Field(ge=1)
+    filler: str
+
+
 class PipelinePart(ContractModel):
     """One of the models that are called concurrently; its only output is returned as `name`.
 
     A part with a `default` is optional: if it does not answer in time, the output is filled with that decimal.
+    A part with a `cut` is called after that part, which is an earlier one.
     """
 
     name: str
     call: ModelCall
     default: str | None = None
+    cut: CandidateCut | None = None
 
 
 class PipelinePlan(PlanModel):

@@ -150,6 +150,16 @@ class Route(ApiModel):
             field="fallback",
         ),
         ValidationRule(
+            cel="!has(self.pipeline) || !has(self.pipeline.reducedValuePercent) || has(self.value)",
+            message="pipeline.reducedValuePercent is a percentage of the route's value: give value, too",
+            check=lambda route: (
+                route.pipeline is None
+                or route.pipeline.reduced_value_percent is None
+                or route.value is not None
+            ),
+            field="pipeline",
+        ),
+        ValidationRule(
             cel="!has(self.targets) || self.targets.exists(t, t.weight > 0)",
             message="at least one target must have a weight above 0, or the route would answer nobody",
             check=lambda route: not route.targets or any(target.weight > 0 for target in route.targets),

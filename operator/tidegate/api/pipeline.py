@@ -20,6 +20,7 @@ from tidegate.api.schema import ListMap, ValidationRule, ValidationRules, must_m
 
 MAX_PIPELINE_MODELS: Final = 16
 MAX_PIPELINE_REPLICAS: Final = 100
+MAX_CANDIDATES: Final = 4096
 
 OutputName = Annotated[
     Identifier,
@@ -45,15 +46,58 @@ ModelName = Annotated[
 TensorName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
+class CandidateLimit(ApiModel):
+    """The rows of a request that a model gets: those with the highest output of another model, like those of a pre-ranking."""
+
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            cel="!has(self.min) || self.min < self.max",
+            message="min must be less than max: remove min if the number of candidates never changes",
+            check=lambda limit: limit.min_rows is None or limit.min_rows < limit.max_rows,
+            field="min",
+        ),
+    )
+
+    by: Annotated[
+        OutputName,
+        Field(
+            description="Output, by its `as`, of a model further up in the list; it has one number for each row."
+        ),
+    ]
+    max_rows: Annotated[
+        int,
+        Field(
+            alias="max",
+            strict=True,
+            ge=1,
+            le=MAX_CANDIDATES,
+            description=f"Most rows of one request that the model gets, 1 to {MAX_CANDIDATES}. The output of the others is default.",
+        ),
+    ]
+    min_rows: Annotated[
+        int | None,
+        Field(
+            alias="min",
+            strict=True,
+            ge=1,
+            le=MAX_CANDIDATES,
+            description="Most rows that it gets of a request with the header x-tidegate-candidates: min, which gateways add "
+            "under overload (pipeline.reducedValuePercent) and clients may. Absent: max.",
+        ),
+    ] = None
+
+
 class PipelineModel(ApiModel):
     """A model of a pipeline: an Inference, or a ModelAccess with its routing."""
 
     RULES: ClassVar[tuple[ValidationRule, ...]] = (
         exactly_one("inference", "access"),
         ValidationRule(
-            cel="self.optional == has(self.default)",
-            message="default is what an optional model that does not answer is taken to have said: give both or neither",
-            check=lambda model: model.optional == (model.default is not None),
+            cel="has(self.default) == (self.optional || has(self.candidates))",
+            message="default is the output where a model does not answer: give it with optional or candidates, and only there",
+            check=lambda model: (
+                (model.default is not None) == (model.optional or model.candidates is not None)
+            ),
             field="default",
         ),
         ValidationRule(
@@ -110,13 +154,33 @@ class PipelineModel(ApiModel):
             min_length=1,
             max_length=32,
             pattern=r"^-?[0-9]{1,15}(\.[0-9]{1,9})?$",
-            description="Value of every element of the output when the model does not answer; a decimal in quotes.",
+            description="Value of every element of the output when the model does not answer, and for rows that are no "
+            "candidates; a decimal in quotes.",
         ),
+    ] = None
+    candidates: Annotated[
+        CandidateLimit | None,
+        Field(description=f"{CandidateLimit.__doc__} Absent: the model gets all rows."),
     ] = None
 
 
 class PipelineSpec(ApiModel):
     """Answers requests with several models in parallel, in its own Triton pods on CPU."""
+
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            cel="!has(self.reducedValuePercent) || self.models.exists(m, has(m.candidates) && has(m.candidates.min))",
+            message="reducedValuePercent is what an answer with fewer candidates is worth: give a model candidates.min",
+            check=lambda pipeline: (
+                pipeline.reduced_value_percent is None
+                or any(
+                    model.candidates is not None and model.candidates.min_rows is not None
+                    for model in pipeline.models
+                )
+            ),
+            field="reducedValuePercent",
+        ),
+    )
 
     model_name: Annotated[
         ModelName | None,
@@ -138,10 +202,22 @@ class PipelineSpec(ApiModel):
         Field(
             min_length=1,
             max_length=MAX_PIPELINE_MODELS,
-            description="Models, all called in parallel, once per batch of requests.",
+            description="Models, called once per batch of requests and in parallel, except those with candidates.",
         ),
         ListMap("as", attribute="name"),
     ]
+    reduced_value_percent: Annotated[
+        int | None,
+        Field(
+            strict=True,
+            ge=1,
+            le=100,
+            description="What an answer with candidates.min rows is worth, as a percentage of the route's value. With "
+            "protection.admissionControl.mode: Priced, gateways then ask for such answers before they reject requests, those "
+            "of low value first, where that keeps more value than it saves capacity. "
+            "tidegate_pipeline_best_rows_total counts how often the best row would be kept. Absent: they never ask.",
+        ),
+    ] = None
     replicas: Annotated[
         int,
         Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,7 +13,8 @@ import structlog
 
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.api.model_access import ModelAccess
+from tidegate.api.model_access import ModelAccess, Route
+from tidegate.api.pipeline import PipelineSpec
 from tidegate.planning.access.admitted_shares import ReducedAnswer, RouteLoad, plan_shares
 from tidegate.planning.access.value_classes import RouteDemand, index_routes
 from tidegate.publisher.routing_inputs import RoutingInputs
@@ -62,7 +64,7 @@ class SharePlanner:
         if rates is not None:
             inferences = self.inputs.list_inferences()
             loads = build_loads(accesses, inferences, rates)
-            priced = {key for load in loads if load.priced for key in load.inferences}
+            priced = {key for load in loads if load.priced for key in load.limiting_inferences}
             capacities = self._sum_capacities(
                 inference for inference in inferences if inference.key in priced
             )
@@ -96,22 +98,36 @@ def build_loads(
         priced = is_priced(access)
         for route in access.spec.routes:
             name = f"access/{access.key}/{route.name}"
-            reduced = demands.get(f"{name}{REDUCED}")
             offered = rates.get(name, 0.0) + rates.get(f"{name}{REDUCED}", 0.0)
-            if offered > 0:
-                loads.append(
-                    RouteLoad(
-                        name,
-                        offered,
-                        demands[name].by_inference,
-                        _find_value(demands[name], values),
-                        priced,
-                        None
-                        if reduced is None
-                        else ReducedAnswer(reduced.by_inference, reduced.value or 0.0),
-                    )
-                )
+            if not offered > 0:
+                continue
+            if route.pipeline is not None:
+                loads.append(_build_pipeline_load(access, route, route.pipeline, offered, priced))
+                continue
+            reduced = demands.get(f"{name}{REDUCED}")
+            answer = ReducedAnswer(reduced.by_inference, reduced.value or 0.0) if reduced else None
+            costs, value = demands[name].by_inference, _find_value(demands[name], values)
+            loads.append(RouteLoad(name, offered, costs, value, priced, answer))
     return loads
+
+
+def _build_pipeline_load(
+    access: ModelAccess, route: Route, pipeline: PipelineSpec, offered: float, priced: bool
+) -> RouteLoad:
+    """Return the load of a route that a pipeline answers: each of its Inferences answers a request for each of its models.
+
+    With the fewest candidates, a request takes as much less of an Inference's capacity as it has fewer rows.
+    """
+    costs: defaultdict[ObjectKey, float] = defaultdict(float)
+    fewest: defaultdict[ObjectKey, float] = defaultdict(float)
+    for model in pipeline.models:
+        if model.inference is not None:
+            key, limit = ObjectKey(access.key.namespace, model.inference), model.candidates
+            costs[key] += 1.0
+            fewest[key] += 1.0 if limit is None else (limit.min_rows or limit.max_rows) / limit.max_rows
+    value, percent = float(route.value or 1), pipeline.reduced_value_percent
+    reduced = ReducedAnswer(fewest, value * percent / 100) if percent is not None else None
+    return RouteLoad(f"access/{access.key}/{route.name}", offered, costs, value, priced, reduced)
 
 
 def _find_value(demand: RouteDemand, values: Mapping[ObjectKey, float]) -> float:

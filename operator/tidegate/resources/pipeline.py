@@ -24,7 +24,14 @@ from tidegate.resources.names import (
 from tidegate.resources.pod import ServingPod
 from tidegate.resources.serving import ServingWorkload, build_workload_objects
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import BatchingMode, DesiredState, ModelFormat, OwnerKind, PipelinePlan
+from tidegate_dataplane.contract import (
+    CANDIDATES_HEADER,
+    BatchingMode,
+    DesiredState,
+    ModelFormat,
+    OwnerKind,
+    PipelinePlan,
+)
 
 _TIER: Final = Tier.REALTIME.value
 
@@ -104,6 +111,7 @@ def build_pipeline_objects(
         memory=canonicalize_quantity(pipeline.resources.memory),
         priority_class=f"{settings.priority_class_prefix}{_TIER}",
         storage_secret=settings.storage_secret,
+        forwarded_header=CANDIDATES_HEADER if any(part.cut for part in compiled.plan.parts) else "",
         annotations={CALLS_ANNOTATION: ",".join(sorted(set(compiled.calls)))},
     )
     return build_workload_objects(workload, pod, settings)

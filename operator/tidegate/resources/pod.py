@@ -98,6 +98,8 @@ class ServingPod:
     memory: str
     storage_secret: str
     """Secret of the namespace with which artefacts are fetched; it need not exist."""
+    forwarded_header: str = ""
+    """Header of requests that Triton passes to the model as a parameter; empty passes none."""
     service_account: str = DEFAULT_ACCOUNT
     """ServiceAccount of the namespace. Its token is never mounted."""
     priority_class: str | None = None
@@ -417,6 +419,9 @@ def _build_resources(pod: ServingPod) -> dict[str, object]:
 
 def _format_triton_command(pod: ServingPod) -> str:
     command = _TRITON_COMMAND.format(exit_timeout_s=pod.exit_timeout_s)
+    if pod.forwarded_header:
+        pattern = f"'^{pod.forwarded_header}$'"
+        command += f" --http-header-forward-pattern={pattern} --grpc-header-forward-pattern={pattern}"
     if not pod.shared_memory_of_node:
         return command
     return f"{_ONE_DEVICE}{command} {_OWN_REGIONS}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.matching import HeaderMatch, StickySession
@@ -52,6 +53,7 @@ from tidegate.routing.route_targets import (
     is_priced,
     plan_targets,
 )
+from tidegate_dataplane.contract import CANDIDATES_HEADER, FEWEST_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ class PlannedTarget:
     inference: str
     weight: int
     endpoints: int
+
+
+_FEWEST_CANDIDATES: Final = ((CANDIDATES_HEADER, FEWEST_CANDIDATES),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +276,10 @@ def _plan_pipeline(
         attempts=route.retry.attempts if route.retry else None,
         unavailable=unanswered_reason(access, route, backend, parts),
         client_deadline=access.spec.protection is not None and access.spec.protection.deadline,
+        priced=is_priced(access),
     )
+    if rule.priced and route.pipeline.reduced_value_percent is not None:
+        rule = replace(rule, reduced=_reduce_rule(rule, rule.targets[0], _FEWEST_CANDIDATES))
     return _RoutePlan(
         rule,
         PlannedRoute(route.name, (), parts=parts),

@@ -42,7 +42,7 @@ class RouteLoad:
     reduced: ReducedAnswer | None = None
 
     @property
-    def inferences(self) -> frozenset[ObjectKey]:
+    def limiting_inferences(self) -> frozenset[ObjectKey]:
         """Return the Inferences whose capacity matters to the requests."""
         return frozenset(self.costs) | frozenset(self.reduced.costs if self.reduced is not None else ())
 

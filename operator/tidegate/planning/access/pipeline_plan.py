@@ -18,7 +18,14 @@ from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.pipeline import CompiledPipeline
 from tidegate.routing.hosts import ACCESS_HEADER, FEATURES_HEADER
 from tidegate.routing.pipelines import PART_HEADER, parts_target
-from tidegate_dataplane.contract import DEFAULTED, ModelCall, PipelinePart, PipelinePlan, TensorSpec
+from tidegate_dataplane.contract import (
+    DEFAULTED,
+    CandidateCut,
+    ModelCall,
+    PipelinePart,
+    PipelinePlan,
+    TensorSpec,
+)
 
 _INTEGER_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "BOOL": (0, 1),
@@ -86,6 +93,7 @@ def _compile_plan(
     longest_us = _to_microseconds(route.timeout) * 9 // 10
     models = {part.name: _resolve_model(access, part, callees) for part in pipeline.models}
     parts = tuple(_compile_part(part, models[part.name], longest_us) for part in pipeline.models)
+    _check_cuts(parts)
     needed = _merge_inputs((part.name, spec) for part in parts for spec in part.call.inputs)
     features = _compile_features(access, pipeline, callees, needed, longest_us)
     from_clients = _list_client_inputs(needed, features)
@@ -191,6 +199,7 @@ def _compile_part(part: PipelineModel, model: _PartModel, longest_us: int) -> Pi
     output = _select_output(part, model)
     if part.default is not None:
         _check_default(part, model, output)
+    limit = part.candidates
     return PipelinePart(
         name=part.name,
         call=ModelCall(
@@ -201,7 +210,15 @@ def _compile_part(part: PipelineModel, model: _PartModel, longest_us: int) -> Pi
             outputs=(output,),
             timeout_us=longest_us if part.timeout is None else _to_microseconds(part.timeout),
         ),
-        default=part.default,
+        default=part.default if part.optional else None,
+        cut=None
+        if limit is None
+        else CandidateCut(
+            by=limit.by,
+            max_rows=limit.max_rows,
+            min_rows=limit.min_rows or limit.max_rows,
+            filler=part.default or "0",
+        ),
     )
 
 
@@ -219,11 +236,31 @@ def _select_output(part: PipelineModel, model: _PartModel) -> TensorSpec:
     return output
 
 
+def _check_cuts(parts: Iterable[PipelinePart]) -> None:
+    """Raise _RefusedError if the output that selects candidates is not one number for each row."""
+    outputs: dict[str, TensorSpec] = {}
+    for part in parts:
+        (outputs[part.name],) = part.call.outputs
+        if part.cut is None:
+            continue
+        if part.cut.by not in outputs or part.cut.by == part.name:
+            raise _make_invalid_error(
+                f"the candidates of {part.name} are selected by {part.cut.by}, which must be the output (as) of a model "
+                "further up in the list"
+            )
+        output = outputs[part.cut.by]
+        if output.dtype not in _FLOAT_TYPES | {*_INTEGER_RANGES} or output.shape[1:] not in ((), (1,)):
+            raise _make_invalid_error(
+                f"the candidates of {part.name} cannot be selected by {part.cut.by}: its output {_format_spec(output)} is not "
+                "one number for each row"
+            )
+
+
 def _check_default(part: PipelineModel, model: _PartModel, output: TensorSpec) -> None:
     default = part.default or ""
     if output.dtype == "BYTES" or -1 in output.shape[1:]:
         raise _make_invalid_error(
-            f"{part.name} cannot be optional: output {output.name} of {model.title} is {output.dtype} of shape "
+            f"{part.name} cannot be optional or have candidates: output {output.name} of {model.title} is {output.dtype} of shape "
             f"{list(output.shape)}, and a default needs numbers of a known shape"
         )
     if output.dtype in _INTEGER_RANGES and "." in default:
