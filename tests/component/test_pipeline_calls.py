@@ -99,7 +99,8 @@ def serving() -> Iterator[Callable[[Callable[[int], bytes | None]], Server]]:
 
 def asked(worker: CallWorker) -> object:
     """The outcome of one request: its values, or the kind of failure and the words."""
-    ((outcome,),) = run_calls([worker], RequestBatch([ROWS]))
+    run_calls([(worker, RequestBatch([ROWS]))])
+    (outcome,) = worker.outcomes
     return (outcome.kind, str(outcome)) if isinstance(outcome, CallError) else outcome["y"].ravel().tolist()
 
 
@@ -261,7 +262,8 @@ def test_where_no_time_is_left_nobody_is_asked(serving: Serving) -> None:
     server = serving(lambda _: answered())
     worker = a_worker(server.address)
 
-    ((outcome,),) = run_calls([worker], RequestBatch([ROWS]), time.monotonic() - 1)
+    run_calls([(worker, RequestBatch([ROWS]))], time.monotonic() - 1)
+    (outcome,) = worker.outcomes
     assert isinstance(outcome, CallError)
     assert (outcome.kind, str(outcome)) == (FailureKind.TIMED_OUT, "no time was left to ask")
     assert (server.requests, worker.tally.calls) == (0, 0)

@@ -266,6 +266,42 @@ async def test_a_process_that_ends_is_replaced_and_the_pipeline_answers_again(ri
     await wait_for("the pod takes requests again", lambda: pod.probe("/readyz") == 200)
 
 
+async def test_a_model_with_candidates_gets_the_best_rows_and_fewer_under_overload(rig: Rig) -> None:
+    """A gateway asks for fewer by its runtime layer; a client may ask, too."""
+    rank = {
+        "inference": "cvr",
+        "as": "rank",
+        "default": "-1",
+        "candidates": {"by": "prerank", "max": 3, "min": 1},
+    }
+    pipeline = {"models": [{"inference": "ctr", "as": "prerank"}, rank], "reducedValuePercent": 90}
+    route = {"name": "all", "timeout": "10s", "value": "1", "pipeline": pipeline}
+    funnel = a_model_access("scene", routes=[route], protection={"admissionControl": {"mode": "Priced"}})
+    await rig.take(funnel, CALLEES)
+    rows = [4.0, 1.0, 5.0, 2.0, 3.0]
+    full = {"prerank": [8.0, 2.0, 10.0, 4.0, 6.0], "rank": [12.0, -1.0, 15.0, -1.0, 9.0]}
+    fewest = {**full, "rank": [-1.0, -1.0, 15.0, -1.0, -1.0]}
+    assert values(await rig.infer(rows)) == full
+    assert values(await rig.infer(rows, ("x-tidegate-candidates", "min"))) == fewest
+    assert values(await rig.infer(rows, ("x-tidegate-candidates", "max"))) == full
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [5, 1], "data": rows}]}
+    headers = {"x-tidegate-access": "ads/scene", "x-tidegate-candidates": "min"}
+    status, text, _ = await rig.client.rest(
+        "POST", "/v2/models/scene/infer", headers=headers, body=json.dumps(body)
+    )
+    rank_of = {one["name"]: one["data"] for one in json.loads(text)["outputs"]}["rank"]
+    assert (status, rank_of) == (200, fewest["rank"])
+
+    rig.gateway.control_plane.shares.publish_shares({"access/ads/scene/all": 0.0})
+
+    async def is_reduced() -> bool:
+        return values(await rig.infer(rows)) == fewest
+
+    await eventually(is_reduced, "the gateway asks for the fewest candidates")
+    rig.gateway.control_plane.shares.publish_shares({})
+    await rig.take(THREE, CALLEES)
+
+
 async def test_features_first_and_what_is_late_or_shed_is_left_out(rig: Rig) -> None:
     """And a ModelAccess among the models: its weights decide who answers."""
     inner = a_model_access("either", routes=[a_route("default", "ctr", "canary")])

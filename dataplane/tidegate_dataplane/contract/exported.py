@@ -156,6 +156,13 @@ CALLS: Final = PIPELINE.add_counter(
     "calls_total", "Calls to a part, each for all requests of a batch.", "model", "part"
 )
 CALL_ROWS: Final = PIPELINE.add_counter("call_rows_total", "Rows in the calls to a part.", "model", "part")
+BEST_ROWS: Final = PIPELINE.add_counter(
+    "best_rows_total",
+    "Requests whose best row, of the candidates that a part got, is also one of its fewest candidates (kept: yes) or not (no).",
+    "model",
+    "part",
+    "kept",
+)
 PIPELINE_REQUESTS: Final = PIPELINE.add_counter(
     "requests_total",
     "Requests by the outcome of the part: answered, refused, failed, unavailable, timed out.",

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tidegate_dataplane.contract import DEFAULTED, PipelinePart, PipelinePlan, TensorSpec
-from tidegate_dataplane.contract.exported import CALL_ROWS, CALLS, PIPELINE_REQUESTS
+from tidegate_dataplane.contract import DEFAULTED, PipelinePart, PipelinePlan
+from tidegate_dataplane.contract.exported import BEST_ROWS, CALL_ROWS, CALLS, PIPELINE_REQUESTS
+from tidegate_dataplane.pipeline.candidates import fill_output
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.rows import Outcome, RequestBatch
-from tidegate_dataplane.pipeline.wire import NUMPY_TYPES, Array, Arrays
-from tidegate_dataplane.pipeline.worker import CallWorker, run_calls
+from tidegate_dataplane.pipeline.stages import ModelStages
+from tidegate_dataplane.pipeline.wire import Array, Arrays
+from tidegate_dataplane.pipeline.worker import CallJob, CallWorker, run_calls
 
 FEATURES_CALL = "features"
 """The name of the call for features among the names of parts; no part can have it."""
@@ -35,6 +37,8 @@ class PipelineRunner:
         self._workers = {part.name: CallWorker(plan.gateway, part.call, clock) for part in plan.parts}
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """The number of requests by part and outcome: answered, or the kind of failure."""
+        self.best_rows: Counter[tuple[str, str]] = Counter()
+        """The number of requests by part with candidates, and whether fewer would include the best of them."""
 
     @property
     def workers(self) -> dict[str, CallWorker]:
@@ -42,21 +46,24 @@ class PipelineRunner:
         features = {FEATURES_CALL: self._features} if self._features is not None else {}
         return {**features, **self._workers}
 
-    def answer_requests(self, requests: Sequence[Arrays]) -> list[Outcome]:
+    def answer_requests(self, requests: Sequence[Arrays], fewest: Sequence[bool] = ()) -> list[Outcome]:
         """Return the answer or the error of each request, in order, with one call of each model for all of them.
 
+        `fewest`: whether a request asks for as few candidates as the plan allows; by default none does.
         The batch takes at most the longest timeout of a call.
         """
         latest_s = self._clock() + self._max_timeout_s
+        fewest = fewest or [False] * len(requests)
         if self._features is None:
-            return self._call_models(RequestBatch(requests), latest_s)
+            return self._call_models(RequestBatch(requests), fewest, latest_s)
         answers = self._call_features(self._features, requests, latest_s)
         positions = [position for position, answer in enumerate(answers) if not isinstance(answer, CallError)]
         if not positions:
             return answers
         features = [answer for answer in answers if not isinstance(answer, CallError)]
         batch = RequestBatch([requests[position] for position in positions], features)
-        for position, answer in zip(positions, self._call_models(batch, latest_s), strict=True):
+        wishes = [fewest[position] for position in positions]
+        for position, answer in zip(positions, self._call_models(batch, wishes, latest_s), strict=True):
             answers[position] = answer
         return answers
 
@@ -67,6 +74,8 @@ class PipelineRunner:
             yield CALL_ROWS.name, {"part": part}, worker.tally.rows
         for (part, outcome), count in list(self.outcomes.items()):
             yield PIPELINE_REQUESTS.name, {"part": part, "outcome": outcome}, count
+        for (part, kept), count in list(self.best_rows.items()):
+            yield BEST_ROWS.name, {"part": part, "kept": kept}, count
 
     def close(self) -> None:
         """Close every connection."""
@@ -77,25 +86,28 @@ class PipelineRunner:
         self, worker: CallWorker, requests: Sequence[Arrays], latest_s: float
     ) -> list[Outcome]:
         """Return the features of each request, or their error."""
-        (outcomes,) = run_calls([worker], RequestBatch(requests), latest_s, self._clock)
-        self._count_outcomes(FEATURES_CALL, outcomes)
+        run_calls([(worker, RequestBatch(requests))], latest_s, self._clock)
+        self._count_outcomes(FEATURES_CALL, worker.outcomes)
         return [
             _name_part(FEATURES_CALL, worker.title, outcome) if isinstance(outcome, CallError) else outcome
-            for outcome in outcomes
+            for outcome in worker.outcomes
         ]
 
-    def _call_models(self, batch: RequestBatch, latest_s: float) -> list[Outcome]:
+    def _call_models(self, batch: RequestBatch, fewest: Sequence[bool], latest_s: float) -> list[Outcome]:
         """Return the merged answers of all models to each request, or its error."""
-        outcomes = run_calls(list(self._workers.values()), batch, latest_s, self._clock)
-        outcomes_by_part = dict(zip(self._workers, outcomes, strict=True))
-        for name, part_outcomes in outcomes_by_part.items():
-            self._count_outcomes(name, part_outcomes)
+        stages = ModelStages(self._plan.parts, batch, fewest)
+        names = {worker: name for name, worker in self._workers.items()}
+
+        def find_next(worker: CallWorker) -> Sequence[CallJob]:
+            name = names[worker]
+            self._count_outcomes(name, worker.outcomes)
+            return [(self._workers[part], rows) for part, rows in stages.add_outcomes(name, worker.outcomes)]
+
+        first = [(self._workers[part], rows) for part, rows in stages.first_calls]
+        run_calls(first, latest_s, self._clock, find_next)
+        self.best_rows += stages.best_rows
         return [
-            merge_outcomes(
-                {name: part_outcomes[position] for name, part_outcomes in outcomes_by_part.items()},
-                self._parts,
-                batch.rows[position],
-            )
+            merge_outcomes(stages.get_outcomes(position), self._parts, batch.rows[position])
             for position in range(len(batch))
         ]
 
@@ -148,7 +160,7 @@ def merge_outcomes(
         elif part.default is None:
             return _name_part(name, part.call.title, outcome)
         else:
-            answer[name] = _fill_default(output, part.default, rows)
+            answer[name] = fill_output(output, part.default, rows)
             defaulted.append(name)
     if any(part.default is not None for part in parts.values()):
         answer[DEFAULTED] = np.full((rows, 1), ",".join(defaulted).encode(), dtype=object)
@@ -158,9 +170,3 @@ def merge_outcomes(
 def _name_part(name: str, title: str, error: CallError) -> CallError:
     """Return the error with the name and title of its part."""
     return CallError(error.kind, f"{name} ({title}): {error}")
-
-
-def _fill_default(output: TensorSpec, default: str, rows: int) -> Array:
-    dtype = np.dtype(NUMPY_TYPES[output.dtype])
-    value = float(default) if dtype.kind == "f" else int(default)
-    return np.full((rows, *output.shape[1:]), value, dtype=dtype)

@@ -7,6 +7,7 @@ from itertools import accumulate
 import numpy as np
 
 from tidegate_dataplane.contract import TensorSpec
+from tidegate_dataplane.pipeline.candidates import SelectedRows
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.wire import Array, Arrays, EncodedTensor, encode_tensor
 
@@ -49,6 +50,15 @@ class RequestBatch:
 
     def __len__(self) -> int:
         return len(self._requests)
+
+    def select_rows(self, rows: Mapping[int, Array]) -> "RequestBatch":
+        """Return the batch of some of the requests, by position, each with these of its rows."""
+        return RequestBatch(
+            [SelectedRows(self._requests[position], kept) for position, kept in rows.items()],
+            [SelectedRows(self._features[position], kept) for position, kept in rows.items()]
+            if self._features
+            else (),
+        )
 
     def encode_input(self, spec: TensorSpec, positions: Positions) -> EncodedTensor:
         """Return an input of these requests, joined."""

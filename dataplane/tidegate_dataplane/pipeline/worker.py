@@ -118,23 +118,40 @@ class CallWorker:
         self.outcomes = [CallError(FailureKind.FAILED, message)] * len(self._batch)
 
 
+CallJob = tuple[CallWorker, RequestBatch]
+"""A call to make, and its requests."""
+
+
 def run_calls(
-    workers: Sequence[CallWorker],
-    batch: RequestBatch,
+    jobs: Sequence[CallJob],
     latest_s: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
-) -> list[list[Outcome]]:
-    """Make all calls for a batch at the same time; return the outcomes of the requests for each call."""
-    for worker in workers:
-        worker.begin_call(batch, latest_s)
-    while waiting := [worker for worker in workers if worker.is_waiting]:
-        poller = select.poll()
-        by_descriptor = {worker.register_events(poller): worker for worker in waiting}
-        remaining_s = min(worker.deadline.at_s for worker in waiting) - clock()
-        for descriptor, _ in poller.poll(max(math.ceil(remaining_s * 1000), 0)):
-            by_descriptor[descriptor].advance_call()
-        now_s = clock()
-        for worker in waiting:
-            if worker.is_waiting and now_s >= worker.deadline.at_s:
-                worker.expire_call()
-    return [worker.outcomes for worker in workers]
+    find_next: Callable[[CallWorker], Sequence[CallJob]] = lambda worker: (),
+) -> None:
+    """Make all calls at the same time; `find_next` returns the calls that can begin when one has ended.
+
+    A worker's `outcomes` are those of the requests of its batch.
+    """
+    pending, waiting = list(jobs), list[CallWorker]()
+    while pending or waiting:
+        for worker, batch in pending:
+            worker.begin_call(batch, latest_s)
+            waiting.append(worker)
+        ended = [worker for worker in waiting if not worker.is_waiting]
+        waiting = [worker for worker in waiting if worker.is_waiting]
+        pending = [job for worker in ended for job in find_next(worker)]
+        if waiting and not pending:
+            _await_progress(waiting, clock)
+
+
+def _await_progress(waiting: Sequence[CallWorker], clock: Callable[[], float]) -> None:
+    """Wait until a call can go on, and let it; end those whose deadline has passed."""
+    poller = select.poll()
+    by_descriptor = {worker.register_events(poller): worker for worker in waiting}
+    remaining_s = min(worker.deadline.at_s for worker in waiting) - clock()
+    for descriptor, _ in poller.poll(max(math.ceil(remaining_s * 1000), 0)):
+        by_descriptor[descriptor].advance_call()
+    now_s = clock()
+    for worker in waiting:
+        if worker.is_waiting and now_s >= worker.deadline.at_s:
+            worker.expire_call()

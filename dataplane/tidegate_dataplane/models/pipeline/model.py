@@ -34,7 +34,7 @@ class TritonPythonModel:
         sys.path.insert(0, str(folder))
         # Bytecode would change the time of the folder, which the server takes for a new version.
         sys.dont_write_bytecode = True
-        from tidegate_dataplane.contract import PipelinePlan
+        from tidegate_dataplane.contract import CANDIDATES_HEADER, FEWEST_CANDIDATES, PipelinePlan
         from tidegate_dataplane.contract.exported import PIPELINE
         from tidegate_dataplane.pipeline.failures import CallError, FailureKind
         from tidegate_dataplane.pipeline.pipeline import PipelineRunner
@@ -42,6 +42,8 @@ class TritonPythonModel:
         from tidegate_dataplane.sampling.watchdog import Watchdog
 
         plan = PipelinePlan.model_validate(json.loads((folder / "pipeline.json").read_bytes()))
+        self._has_cut = any(part.cut is not None for part in plan.parts)
+        self._fewest = {CANDIDATES_HEADER: FEWEST_CANDIDATES}
         self._inputs = [spec.name for spec in plan.inputs]
         name = args["model_name"]
 
@@ -76,12 +78,18 @@ class TritonPythonModel:
             {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
             for request in requests
         ]
-        answers = self._pipeline.answer_requests(batch)
+        answers = self._pipeline.answer_requests(
+            batch, [self._asks_for_fewest(request) for request in requests]
+        )
         self._counters.export_soon()
         return [
             self._make_response(answer, request.requested_output_names())
             for request, answer in zip(requests, answers, strict=True)
         ]
+
+    def _asks_for_fewest(self, request: Any) -> bool:
+        """Return whether the header says so, which the server passes on as a parameter where the plan has a cut."""
+        return self._has_cut and self._fewest.items() <= json.loads(request.parameters() or "{}").items()
 
     def finalize(self) -> None:
         """Close the connections, and tell the agent that the version was unloaded."""
