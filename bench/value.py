@@ -10,9 +10,10 @@ Arms, in turn:
   uniform   1.5 times as many, and maxConcurrent alone
   split     the same, with an access for each route, so with limits that count apart, in the ratio of the values
   priced    the same, with admitted shares that a planner renews every second
+  reduced   the same, and a Triton with a model of 5 ms, whose answers are worth 0.7 of the others, as the fallback
 The first 6 s of each are left out. Prints one JSON document; exits 1 if `priced` is worth less than 1.2 times `uniform` or
 1.05 times `split`, answers less than 0.95 of the requests that `capacity` answers, gold's p99 is above the SLO of 500 ms,
-or an answer is wrong.
+`reduced` is not worth more than `priced`, or an answer is wrong.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.xds.metrics import XdsMetrics
 
 MODEL = SlowModel("ctr", factor=2.0, delay_ms=10.0)
+SMALL = SlowModel("ctr", factor=3.0, delay_ms=5.0)
+SMALL_VALUE = 0.7
+SMALL_CAPACITY = 150.0
+"""Requests per second that the fallback answers, stated with some room."""
 TRITONS = 2
 SETTLED_S = 6.0
 VALUES = {"gold": 5, "silver": 2, "rest": 1}
@@ -72,10 +77,15 @@ class ValueArm:
     names: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(VALUES, "ctr"))
 
 
-def shared_access(**protection: Any) -> Manifest:
-    """Return one access with a route for each value."""
+def shared_access(route: Mapping[str, Any] | None = None, **protection: Any) -> Manifest:
+    """Return one access with a route for each value; `route`: fields of all of them."""
     routes = [
-        a_route(name, value=str(value), match={"headers": [{"name": "x-segment", "exact": name}]})
+        a_route(
+            name,
+            value=str(value),
+            match={"headers": [{"name": "x-segment", "exact": name}]},
+            **(route or {}),
+        )
         for name, value in VALUES.items()
     ]
     return model_access_body(routes=routes, protection={"maxConcurrent": LIMIT, **protection})
@@ -87,11 +97,14 @@ def limited_access(name: str) -> Manifest:
     return model_access_body(name, protection={"maxConcurrent": limit})
 
 
+PRICED = {"mode": "Priced"}
+FALLBACK = {"inference": "small", "valuePercent": round(100 * SMALL_VALUE)}
 ARMS = {
     "capacity": ValueArm((shared_access(),), load=1.0),
     "uniform": ValueArm((shared_access(),)),
     "split": ValueArm(tuple(map(limited_access, VALUES)), names={name: name for name in VALUES}),
-    "priced": ValueArm((shared_access(admissionControl={"mode": "Priced"}),)),
+    "priced": ValueArm((shared_access(admissionControl=PRICED),)),
+    "reduced": ValueArm((shared_access({"fallback": FALLBACK}, admissionControl=PRICED),)),
 }
 
 
@@ -118,10 +131,10 @@ async def ask_once(client: Client, access: str, segment: str, results: SegmentRe
     except grpc.aio.AioRpcError as error:
         results.outcomes[error.code().name] += 1
         return
-    if list(answer.raw_output_contents) != [np.float32(MODEL.factor).tobytes()]:
-        results.outcomes["wrong"] += 1
-        return
-    results.outcomes["answered"] += 1
+    outcomes = {MODEL.factor: "answered", SMALL.factor: "reduced"}
+    (content,) = answer.raw_output_contents
+    outcome = outcomes.get(float(np.frombuffer(content, np.float32)[0]), "wrong")
+    results.outcomes[outcome] += 1
     results.seconds.append(time.monotonic() - began)
 
 
@@ -158,14 +171,16 @@ def fill_inputs(accesses: Sequence[Manifest], capacity: float) -> RoutingInputs:
     """Return the objects that an xDS server sees; `capacity`: requests per second of all Tritons."""
     inputs = RoutingInputs()
     stores = {store.kind: store for store in inputs.required_stores}
-    measured = {"requestsPerSecond": f"{capacity / TRITONS:.2f}"}
-    stores[kinds.INFERENCE].observe("ADDED", inference_body(replicas=TRITONS, capacity=measured))
+    per_pod = {"ctr": capacity / TRITONS, "small": SMALL_CAPACITY}
+    for name, rate in per_pod.items():
+        measured = {"requestsPerSecond": f"{rate:.2f}"}
+        stores[kinds.INFERENCE].observe("ADDED", inference_body(name, capacity=measured))
     for access in accesses:
         stores[kinds.MODEL_ACCESS].observe("ADDED", access)
-    for number in range(TRITONS):
+    for number, name in enumerate(["ctr"] * TRITONS + ["small"]):
         metadata = {"name": f"p{number}", "namespace": "ads", "uid": f"p{number}", "resourceVersion": "1"}
         status = {"podIP": f"10.0.0.{number}", "conditions": [{"type": "Ready", "status": "True"}]}
-        labels = {INFERENCE_LABEL: "ctr"}
+        labels = {INFERENCE_LABEL: name}
         stores[kinds.POD].observe("ADDED", {"metadata": {**metadata, "labels": labels}, "status": status})
     return inputs
 
@@ -195,20 +210,21 @@ async def measure_arms(seconds: float, folder: Path) -> dict[str, Mapping[str, S
     results: dict[str, Mapping[str, SegmentResults]] = {}
     (folder / "gateway").mkdir()
     with ExitStack() as stack:
-        tritons = []
-        for number in range(TRITONS):
+        pods = []
+        for number, model in enumerate([MODEL] * TRITONS + [SMALL]):
             own = folder / f"triton-{number}"
             own.mkdir()
-            tritons.append(stack.enter_context(slow_models(staged(own), own / "models", MODEL)))
-        backend = Backend(
-            BackendKey(BackendKind.INFERENCE, "ads", "ctr"), "ctr", tuple(map(endpoint_of, tritons))
-        )
+            pods.append(endpoint_of(stack.enter_context(slow_models(staged(own), own / "models", model))))
+        backends = [
+            Backend(BackendKey(BackendKind.INFERENCE, "ads", name), "ctr", tuple(endpoints))
+            for name, endpoints in (("ctr", pods[:TRITONS]), ("small", pods[TRITONS:]))
+        ]
         async with Gateway(folder / "gateway") as gateway:
-            client = await gateway.start(backend, ModelAccess.parse(shared_access()))
+            client = await gateway.start(*backends, ModelAccess.parse(shared_access()))
             capacity = await measure_capacity(client)
             print(f"the capacity is {capacity:.1f} requests a second", file=sys.stderr)
             for name, arm in ARMS.items():
-                await gateway.control_plane.push(backend, *map(ModelAccess.parse, arm.accesses))
+                await gateway.control_plane.push(*backends, *map(ModelAccess.parse, arm.accesses))
                 results[name] = await measure_arm(gateway, client, arm, capacity, seconds)
     return results
 
@@ -217,7 +233,14 @@ def summarise_arm(results: Mapping[str, SegmentResults], seconds: float) -> dict
     """Return the figures of one arm: value and answers per second, and each segment's share answered and p99."""
     answered = {name: segment.outcomes["answered"] for name, segment in results.items()}
     return {
-        "value_per_s": round(sum(VALUES[name] * count for name, count in answered.items()) / seconds, 1),
+        "value_per_s": round(
+            sum(
+                VALUES[name] * (answered[name] + SMALL_VALUE * segment.outcomes["reduced"])
+                for name, segment in results.items()
+            )
+            / seconds,
+            1,
+        ),
         "answered_per_s": round(sum(answered.values()) / seconds, 1),
         "segments": {
             name: {
@@ -242,6 +265,7 @@ def main() -> int:
     ratios = {
         "value_to_uniform": round(priced["value_per_s"] / arms["uniform"]["value_per_s"], 3),
         "value_to_split": round(priced["value_per_s"] / arms["split"]["value_per_s"], 3),
+        "value_of_reduced": round(arms["reduced"]["value_per_s"] / priced["value_per_s"], 3),
         "answered_to_capacity": round(priced["answered_per_s"] / arms["capacity"]["answered_per_s"], 3),
     }
     print(json.dumps({"arms": arms, "ratios": ratios}, indent=2))
@@ -251,6 +275,7 @@ def main() -> int:
         and ratios["value_to_split"] >= 1.05
         and ratios["answered_to_capacity"] >= 0.95
         and priced["segments"]["gold"]["p99_ms"] <= SLO_S * 1000
+        and ratios["value_of_reduced"] > 1
     )
     return 0 if met and not wrong else 1
 
