@@ -73,10 +73,9 @@ def select_candidates(scores: Array, cut: CandidateCut, *, fewest: bool) -> Sele
 
 def rank_rows(scores: Array) -> Array:
     """Return the positions of the rows by their score, the highest first."""
-    lowest = -np.inf if scores.dtype.kind == "f" else None
-    known = scores if lowest is None else np.where(np.isnan(scores), lowest, scores)
+    numbers = np.where(np.isnan(scores), -np.inf, scores) if scores.dtype.kind == "f" else scores
     # Of the reversed rows, so that equal scores stay in order once the result is reversed.
-    return len(known) - 1 - np.argsort(known[::-1], kind="stable")[::-1]
+    return len(numbers) - 1 - np.argsort(numbers[::-1], kind="stable")[::-1]
 
 
 def fill_output(spec: TensorSpec, value: str, rows: int) -> Array:

@@ -74,8 +74,8 @@ class PipelineRunner:
             yield CALL_ROWS.name, {"part": part}, worker.tally.rows
         for (part, outcome), count in list(self.outcomes.items()):
             yield PIPELINE_REQUESTS.name, {"part": part, "outcome": outcome}, count
-        for (part, kept), count in list(self.best_rows.items()):
-            yield BEST_ROWS.name, {"part": part, "kept": kept}, count
+        for (part, is_kept), count in list(self.best_rows.items()):
+            yield BEST_ROWS.name, {"part": part, "kept": is_kept}, count
 
     def close(self) -> None:
         """Close every connection."""

@@ -54,8 +54,8 @@ class RequestBatch:
     def select_rows(self, rows: Mapping[int, Array]) -> "RequestBatch":
         """Return the batch of some of the requests, by position, each with these of its rows."""
         return RequestBatch(
-            [SelectedRows(self._requests[position], kept) for position, kept in rows.items()],
-            [SelectedRows(self._features[position], kept) for position, kept in rows.items()]
+            [SelectedRows(self._requests[position], selected) for position, selected in rows.items()],
+            [SelectedRows(self._features[position], selected) for position, selected in rows.items()]
             if self._features
             else (),
         )

@@ -85,7 +85,7 @@ class ModelStages:
         (output,) = part.call.outputs
         answer, selection = outcome[output.name], selections[position]
         if not self._fewest[position] and answer.dtype != np.dtype(object):
-            kept = selection.keeps_best(answer, part.cut.min_rows)
-            if kept is not None:
-                self.best_rows[name, "yes" if kept else "no"] += 1
+            includes_best = selection.keeps_best(answer, part.cut.min_rows)
+            if includes_best is not None:
+                self.best_rows[name, "yes" if includes_best else "no"] += 1
         return {output.name: selection.spread_answer(answer, output, part.cut.filler)}
