@@ -370,7 +370,8 @@ def test_requests_and_answers_larger_than_any_buffer_of_the_kernel_are_whole(ser
     answer = "\r\n".join([*lines, "", ""]).encode() + head + rows.tobytes()
     worker = a_worker(serving(lambda _: answer).address, timeout_ms=30_000)
 
-    ((outcome,),) = run_calls([worker], RequestBatch([{"x": rows}]))
+    run_calls([(worker, RequestBatch([{"x": rows}]))])
+    (outcome,) = worker.outcomes
     assert not isinstance(outcome, CallError), outcome
     assert (outcome["y"] == rows).all()
     assert outcome["y"].flags.aligned
@@ -393,7 +394,8 @@ def test_a_refusal_that_comes_before_the_request_is_sent_is_told() -> None:
         thread.start()
         worker = a_worker(f"127.0.0.1:{listening.getsockname()[1]}")
         rows = np.zeros((4_000_000, 1), dtype=np.float32)
-        ((outcome,),) = run_calls([worker], RequestBatch([{"x": rows}]))
+        run_calls([(worker, RequestBatch([{"x": rows}]))])
+        (outcome,) = worker.outcomes
         thread.join()
         worker.close()
         for connection in connections:
@@ -446,7 +448,8 @@ def test_a_model_may_take_more_inputs_than_the_system_sends_at_once(serving: Ser
     worker = CallWorker(server.address, call)
     rows = {spec.name: ROWS["x"] for spec in inputs}
 
-    ((outcome,),) = run_calls([worker], RequestBatch([rows]))
+    run_calls([(worker, RequestBatch([rows]))])
+    (outcome,) = worker.outcomes
     assert not isinstance(outcome, CallError), outcome
     assert outcome["y"].ravel().tolist() == [5, 6]
     worker.close()
