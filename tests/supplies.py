@@ -28,7 +28,7 @@ def main() -> int:
         find_supplies(default_home(), cluster.OPTIONS, None, say)
     except LocalClusterError as error:
         say(f"without a local cluster: {error}", file=sys.stderr)
-    for name in ("helm", "promtool"):
+    for name in ("helm", "promtool", "redis-server"):
         try:
             Binaries().ensure([name], say)
         except LocalClusterError as error:

@@ -239,6 +239,12 @@ PROGRAMS: Mapping[str, Program] = {
             debian_path="usr/bin/promtool",
         ),
         Program(
+            name="redis-server",
+            accepted_version="",
+            debian_packages=("redis-server", "redis-tools", "liblzf1", "libjemalloc2"),
+            debian_path="usr/bin/redis-server",
+        ),
+        Program(
             # Not pinned, since Debian keeps only the newest. Never an installed one: a script wraps it, and it uses
             # the machine's fonts.
             name="chromium-headless-shell",

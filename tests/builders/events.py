@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
 import struct
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +44,7 @@ from tidegate_dataplane.contract import (
     Window,
     WindowRef,
 )
-from tidegate_dataplane.event_store.rows import encode_integer
+from tidegate_dataplane.event_store.rows import encode_integer, merge_rows
 from tidegate_dataplane.features.event_file import EventColumns, RecordedEvents
 from tidegate_dataplane.features.hashing import hash_text
 
@@ -203,6 +206,44 @@ class Click:
         return struct.pack(
             "<qqqdQ", self.ts, self.item, self.click, self.price, hash_text(self.page.encode())
         )
+
+
+def some_clicks(count: int, seed: int = 1) -> list[Click]:
+    """Clicks of an hour that ended a minute ago, a few of each user, most of them in order."""
+    order = random.Random(seed)
+    first = int(time.time() * 1000) - HOUR - MINUTE
+    return [
+        Click(
+            order.randrange(40),
+            first + number * HOUR // count + order.randrange(-MINUTE // 3, MINUTE // 3),
+            order.randrange(1000),
+            order.randrange(2),
+            order.randrange(10_000) / 64,
+            order.choice(["home", "search"]),
+        )
+        for number in range(count)
+    ]
+
+
+def encode(events: Sequence[Click]) -> list[bytes]:
+    """What producers send of them."""
+    return [json.dumps(event.message).encode() for event in events]
+
+
+def expected_rows(events: Sequence[Click], stream: EventStream) -> dict[bytes, bytes]:
+    """The rows of each key that a store has after them."""
+    keys = {event.key for event in events}
+    return {
+        key: merge_rows(
+            b"",
+            [event.row for event in events if event.key == key],
+            row_bytes=8 * (1 + len(stream.fields)),
+            limit=stream.max_events,
+            after_ms=0,
+            now_ms=int(time.time() * 1000),
+        )
+        for key in keys
+    }
 
 
 def to_columns(events: Sequence[Click]) -> Mapping[str, NDArray[Any]]:

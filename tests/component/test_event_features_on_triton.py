@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from builders.waiting import wait_until
 from fixtures.agent import ModelPod, serves_version
 from fixtures.ingester import RunningIngester, an_ingester
 from fixtures.nats import RunningNats, a_nats
+from fixtures.redis import a_redis
 from tidegate_dataplane.contract import (
     AS_OF,
+    NOT_CURRENT,
     AgentPhase,
     BatchingMode,
     DesiredState,
@@ -183,6 +186,46 @@ def test_a_pod_serves_once_it_has_read_what_the_stream_holds(
         ingester.kill()
         pod.wait_for("the agent says that nobody reads", lambda report: report.events[0].lag_s > 5)
         assert ask(pod, [3])["last_item"].tolist() == [[79]]
+
+
+def test_a_pod_on_a_redis_answers_alike_and_marks_what_it_answers_without_it(
+    pod: ModelPod, server: RunningNats, plan: FeaturePlan, tmp_path: Path
+) -> None:
+    now_ms = int(time.time() * 1000)
+    events = some_events(now_ms)
+    users, times = [-1, 0, 1, 2, 3], [now_ms] * 5
+    pod.kill_agent()
+    pod.settings = {"TIDEGATE_AGENT_ALLOW_LOOPBACK": "true"}
+    pod.start_agent()
+    publish(server, plan, events)
+    with a_redis(tmp_path / "redis", "--appendfsync", "always") as redis:
+        shared = redis.plan(plan, timeout_ms=200)
+        with an_ingester(tmp_path / "ingester", shared) as ingester:
+            ingester.wait_for("all is stored", lambda report: report.stored == len(events))
+            pod.put(order(pod, shared))
+            report = pod.wait_for("the features serve", serves_version(1))
+
+            answer = ask(pod, users, times)
+            for name, values in expected(plan, events, users, times).items():
+                assert answer[name].tobytes() == values.tobytes(), name
+            assert answer[NOT_CURRENT].tolist() == [[b""]] * 5
+            assert [item.stored for item in report.events] == [len(events)]
+
+            with redis.stopped():
+                wait_until(
+                    lambda: ask(pod, [1, 99], times[:2])[NOT_CURRENT].tolist() == [[b"clicks"]] * 2,
+                    what="the answer is marked",
+                )
+                started_s = time.monotonic()
+                marked = ask(pod, [1, 99], times[:2])
+                assert time.monotonic() - started_s < 2
+            assert marked["last_item"].tolist() == [[answer["last_item"][2, 0]], [-1]]
+            wait_until(
+                lambda: ask(pod, [1], times[:1])[NOT_CURRENT].tolist() == [[b""]], what="Redis is read again"
+            )
+    page = pod.triton.read_metrics_page()
+    assert f'tidegate_feature_store_keys_total{{model="{pod.model}",origin="redis"}}' in page
+    assert f'tidegate_feature_store_failures_total{{model="{pod.model}"}} 0' not in page
 
 
 def test_requests_with_and_without_a_time_are_computed_together(

@@ -24,7 +24,7 @@ from tidegate_dataplane.contract.metrics import CounterMetric, HistogramMetric, 
 
 POD: Final = "inf-ctr-6d5f8-x2k4p"
 FEATURES_POD: Final = "fc-live-6d5f8-x2k4p"
-_IN_PODS: Final = frozenset({"Agents", "Batch", "ONNX runner", "Pipelines"})
+_IN_PODS: Final = frozenset({"Agents", "Batch", "Feature stores", "ONNX runner", "Pipelines"})
 """What is shown by the pods of a model or of features; their namespace is a label that Prometheus gives."""
 _ELSEWHERE: Final = frozenset({"Gateways"})
 """Whose page is another program's."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,17 @@ import pytest
 from aiokafka.errors import TopicAlreadyExistsError
 from nats.js import JetStreamContext
 
-from builders.events import DAY, HOUR, MINUTE, Click, a_click_plan, clicks
+from builders.events import (
+    DAY,
+    HOUR,
+    MINUTE,
+    Click,
+    a_click_plan,
+    clicks,
+    encode,
+    expected_rows,
+    some_clicks,
+)
 from builders.protobuf import CLICK_NUMBERS, encode_click
 from builders.waiting import wait_until
 from fixtures.ingester import RunningIngester, an_ingester
@@ -31,9 +40,6 @@ from tidegate_dataplane.contract import (
     StreamProblem,
 )
 from tidegate_dataplane.event_store.report import REPORT_FILE
-from tidegate_dataplane.event_store.rows import merge_rows
-
-USERS = 40
 
 
 class StreamOfClicks(Protocol):
@@ -155,42 +161,6 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamOfC
     """An empty stream."""
     with BROKERS[request.param](tmp_path, request) as found:
         yield found
-
-
-def some_clicks(count: int, seed: int = 1) -> list[Click]:
-    """Clicks of an hour that ended a minute ago, a few of each user, most of them in order."""
-    order = random.Random(seed)
-    first = int(time.time() * 1000) - HOUR - MINUTE
-    return [
-        Click(
-            order.randrange(USERS),
-            first + number * HOUR // count + order.randrange(-MINUTE // 3, MINUTE // 3),
-            order.randrange(1000),
-            order.randrange(2),
-            order.randrange(10_000) / 64,
-            order.choice(["home", "search"]),
-        )
-        for number in range(count)
-    ]
-
-
-def encode(events: Sequence[Click]) -> list[bytes]:
-    return [json.dumps(event.message).encode() for event in events]
-
-
-def expected_rows(events: Sequence[Click], stream: EventStream) -> dict[bytes, bytes]:
-    keys = {event.key for event in events}
-    return {
-        key: merge_rows(
-            b"",
-            [event.row for event in events if event.key == key],
-            row_bytes=8 * (1 + len(stream.fields)),
-            limit=stream.max_events,
-            after_ms=0,
-            now_ms=int(time.time() * 1000),
-        )
-        for key in keys
-    }
 
 
 def stored_rows(ingester: RunningIngester, keys: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -15,8 +15,8 @@ import pytest
 from builders.desired import a_desired_state
 from builders.features import USER_KEY, Hash, Lookup, LookupType, a_plan, of_user
 from builders.onnx_models import a_model, a_tensor, with_external_data, write_artefact
+from tidegate_dataplane.addresses import explain_refusal
 from tidegate_dataplane.agent.artefacts import receive as receive_module
-from tidegate_dataplane.agent.artefacts.addresses import explain_refusal
 from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts

@@ -45,7 +45,8 @@ from tidegate_dataplane.contract import (
     Window,
 )
 from tidegate_dataplane.event_store.state import StreamState
-from tidegate_dataplane.event_store.store import EventStore, OtherWriterError
+from tidegate_dataplane.event_store.store import EventStore
+from tidegate_dataplane.event_store.writer import OtherWriterError
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.event_file import read_events

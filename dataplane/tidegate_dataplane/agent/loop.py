@@ -17,6 +17,7 @@ from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.artefacts.source import OpenSource
 from tidegate_dataplane.agent.config_text import ModelConfig, to_config_text
+from tidegate_dataplane.agent.event_reports import EventReports
 from tidegate_dataplane.agent.files import OrderCheckpoint
 from tidegate_dataplane.agent.graph_switcher import GraphSwitcher, SwitchResult
 from tidegate_dataplane.agent.metrics import AgentMetrics
@@ -49,7 +50,6 @@ from tidegate_dataplane.contract import (
     StreamReport,
 )
 from tidegate_dataplane.event_store import EVENTS_FOLDER
-from tidegate_dataplane.event_store.report import read_report
 
 log = structlog.get_logger()
 
@@ -133,6 +133,11 @@ class Agent:
         self._checkpoint = checkpoint
         self._open_source = open_source
         self._metrics = metrics
+        self._event_reports = EventReports(
+            settings.repository_dir.parent / EVENTS_FOLDER,
+            settings.store_secret_dir,
+            allow_loopback=settings.allow_loopback,
+        )
         self._clock = clock
         self._changed = asyncio.Event()
         if runners is not None:
@@ -297,10 +302,7 @@ class Agent:
         self._metrics.set_serving_version(serving, time.time())
 
     async def _observe_events(self, desired: DesiredState | None) -> tuple[EventStreamReport, ...]:
-        if desired is None or desired.plan is None or not desired.plan.streams:
-            return ()
-        folder = self._settings.repository_dir.parent / EVENTS_FOLDER
-        reports = await asyncio.to_thread(read_report, folder)
+        reports = tuple(await asyncio.to_thread(self._event_reports.read_reports, desired))
         self._metrics.set_events(reports)
         return reports
 

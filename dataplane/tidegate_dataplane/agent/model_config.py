@@ -13,6 +13,7 @@ from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.agent.warm_up import with_warm_up, without_warm_up, zero_row_request
 from tidegate_dataplane.contract import (
     AS_OF,
+    NOT_CURRENT,
     BatchingMode,
     DesiredState,
     FailureReason,
@@ -149,6 +150,8 @@ def _derive_config(
     config["output"] = [_declare_tensor(spec, batched=facts.batched) for spec in facts.outputs]
     if order.plan is not None and order.plan.streams:
         config["input"].append({"name": AS_OF, "data_type": "TYPE_INT64", "dims": [1], "optional": True})
+    if order.plan is not None and order.plan.store is not None:
+        config["output"].append({"name": NOT_CURRENT, "data_type": "TYPE_STRING", "dims": [1]})
     if native:  # Our own runners warm up by themselves, and Triton counts its warm-up as a request.
         config.setdefault("model_warmup", zero_row_request(config))
     return config

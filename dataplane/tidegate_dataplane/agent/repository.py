@@ -29,6 +29,7 @@ RUNTIME_PARTS = {
     ModelFormat.ONNX: ("__init__.py", "runner_interface.py", "batching", "sampling"),
     ModelFormat.FEATURES: (
         "__init__.py",
+        "addresses.py",
         "contract",
         "event_store",
         "features",

@@ -111,6 +111,10 @@ class AgentSettings(BaseModel):
     )
     node_cache_bytes: int = Field(default=0, ge=0, description="limit of that folder, in bytes")
 
+    store_secret_dir: Path = Field(
+        default=Path("/etc/tidegate-store"), description="folder of the Secret of a Redis that stores events"
+    )
+
     allow_loopback: bool = Field(
         default=False, description="whether sources may be loopback addresses; for tests only"
     )

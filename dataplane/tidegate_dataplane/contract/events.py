@@ -59,6 +59,19 @@ class EventStream(ContractModel):
         return broker.secret if broker is not None else ""
 
 
+class RedisStore(ContractModel):
+    """A Redis that stores the events of a plan, for all of its pods; without one each pod stores them.
+
+    `secret` names the Secret mounted for it, empty for none. Keys begin with `key_prefix` and the plan's hash.
+    """
+
+    address: str = Field(description="<host>:<port>")
+    secret: str = ""
+    tls: bool = False
+    key_prefix: str
+    timeout_ms: int = Field(ge=1, description="how long a request waits for the events of its keys")
+
+
 class RefusalReason(StrEnum):
     """Why an event is not stored."""
 

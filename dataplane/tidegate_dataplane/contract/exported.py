@@ -151,6 +151,17 @@ SHARED_REQUESTS: Final = RUNNER.add_counter(
     runner_interface.SHARED, runner_interface.HELP_TEXTS[runner_interface.SHARED], "model", "version", "way"
 )
 
+FEATURE_STORE: Final = MetricCatalog("tidegate_feature_store_")
+STORE_KEYS: Final = FEATURE_STORE.add_counter(
+    "keys_total",
+    "Keys whose events were read, by origin: redis, cache; and where Redis did not answer in time last-known, or default for none.",
+    "model",
+    "origin",
+)
+STORE_FAILURES: Final = FEATURE_STORE.add_counter(
+    "failures_total", "Reads of a request's events that failed or took longer than timeout.", "model"
+)
+
 PIPELINE: Final = MetricCatalog("tidegate_pipeline_")
 CALLS: Final = PIPELINE.add_counter(
     "calls_total", "Calls to a part, each for all requests of a batch.", "model", "part"

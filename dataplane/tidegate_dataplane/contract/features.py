@@ -6,7 +6,7 @@ from typing import Annotated, Literal, assert_never
 from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel, PlanModel
-from tidegate_dataplane.contract.events import EventStream
+from tidegate_dataplane.contract.events import EventStream, RedisStore
 from tidegate_dataplane.contract.tensors import TensorSpec
 
 
@@ -290,6 +290,10 @@ Feature = Annotated[
 AS_OF = "as_of"
 """The optional input of a plan with streams: INT64, the time that a row is computed for, in milliseconds since 1970."""
 
+NOT_CURRENT = "tidegate_not_current"
+"""The output of a plan with a store: text of shape [n, 1] with the streams whose newest events could not be read, separated by
+commas, and empty in a complete answer."""
+
 
 def list_filters(feature: Feature) -> tuple[tuple[str, EventFilter], ...]:
     """Return the filters of a feature's events, with the stream of each."""
@@ -334,13 +338,14 @@ class FeaturePlan(PlanModel):
     `inputs`: one per entity that a feature uses, named by the entity's key, INT64 or BYTES, and one per field of the request,
     INT64, FP32 or BYTES, each of shape [-1, 1]. The optional input AS_OF is not among them.
     `outputs`: one per feature, named by the feature, INT64 or FP32, shape [-1, k] with k = 1 for scalars.
-    A feature comes after those that it reads.
+    The output NOT_CURRENT is not among them either. A feature comes after those that it reads.
     `hash` is `compute_digest()`, set by the compiler of the plan.
     """
 
     entities: tuple[Entity, ...]
     tables: tuple[FeatureTable, ...] = ()
     streams: tuple[EventStream, ...] = Field(default=(), exclude_if=lambda streams: not streams)
+    store: RedisStore | None = Field(default=None, exclude_if=lambda store: store is None)
     request: tuple[RequestField, ...] = Field(default=(), exclude_if=lambda fields: not fields)
     features: tuple[Feature, ...]
     inputs: tuple[TensorSpec, ...]

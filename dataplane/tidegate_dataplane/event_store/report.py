@@ -48,6 +48,13 @@ def read_report(folder: Path, now_s: float | None = None) -> tuple[EventStreamRe
         return ()
     if report.boot_id != read_boot_id():
         return ()
+    return list_reports(report, "the container ingester", now_s)
+
+
+def list_reports(
+    report: IngesterReport, ingester: str, now_s: float | None = None
+) -> tuple[EventStreamReport, ...]:
+    """Return the state of each stream now; `ingester` is what messages call the process that has written the report."""
     age_s = max((time.time() if now_s is None else now_s) - report.at_s, 0.0)
     if age_s <= SILENT_S:
         return report.streams
@@ -56,7 +63,7 @@ def read_report(folder: Path, now_s: float | None = None) -> tuple[EventStreamRe
             update={
                 "lag_s": stream.lag_s + age_s,
                 "message": stream.message
-                or f"the container ingester has reported nothing for {_format_silence(age_s)}: see its log",
+                or f"{ingester} has reported nothing for {_format_silence(age_s)}: see its log",
             }
         )
         for stream in report.streams

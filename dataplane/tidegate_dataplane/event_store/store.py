@@ -7,16 +7,22 @@ before the node's last start is removed, and the streams are read again.
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import lmdb
 
-from tidegate_dataplane.contract import EventStream
-from tidegate_dataplane.event_store.report import REPORT_FILE, read_boot_id
+from tidegate_dataplane.contract import EventStream, EventStreamReport
+from tidegate_dataplane.event_store.report import (
+    REPORT_FILE,
+    IngesterReport,
+    read_boot_id,
+    read_report,
+    write_report,
+)
 from tidegate_dataplane.event_store.rows import count_row_bytes, merge_rows, read_time
 from tidegate_dataplane.event_store.state import StreamState
+from tidegate_dataplane.event_store.writer import OtherWriterError, StoreFullError, SweptKeys
 
 FILE_NAME: Final = "events.mdb"
 BOOT_FILE: Final = "boot-id"
@@ -25,22 +31,6 @@ MAX_READERS: Final = 512
 SWEPT_KEYS: Final = 2_000
 """Keys that one transaction looks at for expired events."""
 _STATE: Final = b"state"
-
-
-class StoreFullError(Exception):
-    """There is no room for more events."""
-
-
-class OtherWriterError(Exception):
-    """Another process has written since the state that a write is based on was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class SweptKeys:
-    """The number of removed keys, and the key to go on from; `cursor` is empty at the end of the stream's keys."""
-
-    removed: int
-    cursor: bytes
 
 
 class EventStore:
@@ -55,6 +45,7 @@ class EventStore:
         # The process that writes never only reads: LMDB knows readers by their process id, and the processes of two
         # containers may have the same.
         self._writable = writable = max_bytes > 0
+        self._folder = folder
         if writable:
             folder.mkdir(parents=True, exist_ok=True)
             _remove_before_boot(folder)
@@ -162,13 +153,23 @@ class EventStore:
         """
         return int(self._environment.reader_check())
 
+    def publish_report(self, report: IngesterReport) -> None:
+        """Leave the report for the agent of this pod."""
+        write_report(self._folder, report)
+
+    def read_published(self) -> Sequence[EventStreamReport]:
+        """Return the report of the process before this one; none if there was none since the node's start."""
+        return read_report(self._folder)
+
     @contextmanager
     def _begin_write(self) -> Generator[Any]:
         try:
             with self._environment.begin(write=True) as transaction:
                 yield transaction
         except (lmdb.MapFullError, lmdb.DiskError) as error:
-            raise StoreFullError(str(error)) from error
+            raise StoreFullError(
+                f"the event store is full ({error}): raise spec.eventStorage, or lower ttl or maxEvents of the streams"
+            ) from error
 
 
 def _remove_before_boot(folder: Path) -> None:

@@ -35,7 +35,14 @@ from tidegate_dataplane.contract import (
 )
 from tidegate_dataplane.features import hashing, transforms, windows
 from tidegate_dataplane.features.errors import FeatureError
-from tidegate_dataplane.features.events import Array, EventSource, SelectedEvents, Times
+from tidegate_dataplane.features.events import (
+    Array,
+    EventReader,
+    EventSource,
+    SelectedEvents,
+    SeparateSources,
+    Times,
+)
 from tidegate_dataplane.features.index import Rows
 from tidegate_dataplane.features.inputs import check_field, check_keys, check_times, get_input
 from tidegate_dataplane.features.references import (
@@ -93,9 +100,9 @@ class FeatureEngine:
         self,
         plan: FeaturePlan,
         tables: Mapping[str, LoadedTable],
-        events: Mapping[str, EventSource] | None = None,
+        events: Mapping[str, EventSource] | EventReader | None = None,
     ) -> None:
-        """`events` has the source of each stream of the plan, by name.
+        """`events` has the source of each stream of the plan, by name, or reads them all at once.
 
         Raises:
             FeatureError: the plan and the tables or the streams do not fit.
@@ -103,8 +110,10 @@ class FeatureEngine:
         self._plan = plan
         # Of a table only this and what features gather from stay in memory.
         self._indexes = {name: table.index for name, table in tables.items()}
-        self._events = events or {}
-        if missing := {stream.name for stream in plan.streams} - self._events.keys():
+        self._events = (
+            SeparateSources(events or {}) if events is None or isinstance(events, Mapping) else events
+        )
+        if missing := {stream.name for stream in plan.streams} - self._events.stream_names:
             raise FeatureError(f"stream {min(missing)!r} has no events here")
         check_fields(plan)
         self._filters = _parse_filters(plan)
@@ -118,7 +127,10 @@ class FeatureEngine:
 
     @classmethod
     def from_files(
-        cls, plan: FeaturePlan, paths: Mapping[str, Path], events: Mapping[str, EventSource] | None = None
+        cls,
+        plan: FeaturePlan,
+        paths: Mapping[str, Path],
+        events: Mapping[str, EventSource] | EventReader | None = None,
     ) -> "FeatureEngine":
         """Make the engine from the Parquet file of each table, by name, and the events of each stream.
 
@@ -172,22 +184,18 @@ class FeatureEngine:
             for table in self._plan.tables
             if table.entity in keys
         }
-        events = {
-            stream.name: self._select_events(stream, keys[stream.entity], columns[AS_OF])
-            for stream in self._plan.streams
-        }
+        events = self._select_events(keys, columns[AS_OF]) if self._plan.streams else {}
         return _Call(keys, rows, events, request)
 
-    def _select_events(self, stream: EventStream, keys: Array, times: Times) -> _VisibleEvents:
-        """Return the events that each row sees: those that are not expired, at most so many as the stream stores."""
-        distinct, positions = _find_distinct(keys)
-        events = self._events[stream.name].read_events(distinct)
-        if (times[1:] == times[:-1]).all():
-            times = times[: len(distinct)]
-        else:
-            events, positions = events.take_keys(positions), np.arange(len(keys))
-        visible = events.limit_times(times - stream.ttl_ms, times).limit_counts(stream.max_events)
-        return _VisibleEvents(visible, times, positions)
+    def _select_events(self, keys: Mapping[str, Array], times: Times) -> dict[str, _VisibleEvents]:
+        """Return the events of each stream that each row sees; `keys` [n] are those of each entity."""
+        streams = self._plan.streams
+        distinct = {entity: _find_distinct(keys[entity]) for entity in {stream.entity for stream in streams}}
+        read = self._events.read_streams({stream.name: distinct[stream.entity][0] for stream in streams})
+        return {
+            stream.name: _limit_events(stream, read[stream.name], distinct[stream.entity][1], times)
+            for stream in streams
+        }
 
     def _prepare_feature(self, feature: Feature, tables: Mapping[str, LoadedTable]) -> None:
         """Compute what depends on a table's row alone."""
@@ -331,6 +339,18 @@ class FeatureEngine:
         if len(unknown):
             hashes[unknown] = hashing.hash_strings(values[unknown].tolist())
         return hashes
+
+
+def _limit_events(
+    stream: EventStream, events: SelectedEvents, positions: Rows, times: Times
+) -> _VisibleEvents:
+    """Return the events that each row sees: those that are not expired, at most so many as the stream stores."""
+    if (times[1:] == times[:-1]).all():
+        times = times[: len(events.starts)]
+    else:
+        events, positions = events.take_keys(positions), np.arange(len(times))
+    visible = events.limit_times(times - stream.ttl_ms, times).limit_counts(stream.max_events)
+    return _VisibleEvents(visible, times, positions)
 
 
 def _narrow_floats(values: Array) -> Array:

@@ -72,6 +72,35 @@ class EventSource(Protocol):
         ...
 
 
+class EventReader(Protocol):
+    """Reads the events of several streams at once."""
+
+    @property
+    def stream_names(self) -> frozenset[str]:
+        """Return the streams that it reads."""
+        ...
+
+    def read_streams(self, keys: Mapping[str, Array]) -> Mapping[str, SelectedEvents]:
+        """Return the events of the keys of each stream; int64 or bytes objects [n] in."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SeparateSources:
+    """Reads each stream from a source of its own."""
+
+    sources: Mapping[str, EventSource]
+
+    @property
+    def stream_names(self) -> frozenset[str]:
+        """Return the streams that it reads."""
+        return frozenset(self.sources)
+
+    def read_streams(self, keys: Mapping[str, Array]) -> Mapping[str, SelectedEvents]:
+        """Return the events of the keys of each stream."""
+        return {name: self.sources[name].read_events(values) for name, values in keys.items()}
+
+
 def split_cells(cells: Cells, fields: Sequence[EventField]) -> tuple[Times, Mapping[str, Array]]:
     """Return the times and the columns of rows [m, 1 + fields]."""
     columns = {

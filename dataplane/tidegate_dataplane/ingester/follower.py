@@ -9,7 +9,7 @@ import structlog
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.contract import EventStream, EventStreamReport, StreamProblem
 from tidegate_dataplane.event_store.state import StreamState
-from tidegate_dataplane.event_store.store import EventStore, OtherWriterError, StoreFullError
+from tidegate_dataplane.event_store.writer import EventWriter, StoreError
 from tidegate_dataplane.ingester.broker import (
     EventBroker,
     ReadMessages,
@@ -40,7 +40,7 @@ class StreamFollower:
         stream: EventStream,
         parser: EventParser,
         broker: EventBroker,
-        store: EventStore,
+        store: EventWriter,
         earlier: EventStreamReport | None,
     ) -> None:
         """`earlier` is the last report of the process before this one, over the same store."""
@@ -104,6 +104,8 @@ class StreamFollower:
         return self._stream.name
 
     async def _open_stream(self) -> None:
+        # Whatever has failed, and whether another process has written: the store says what is stored.
+        self._state = await asyncio.to_thread(self._store.read_state, self._stream.name)
         since_s = max(time.time() - self._stream.ttl_ms / 1000, 0.0)
         try:
             origin = await self._broker.open_stream(self._state, since_s)
@@ -160,12 +162,8 @@ class StreamFollower:
     def _explain_error(self, error: Exception) -> BrokerError:
         if isinstance(error, BrokerError):
             return error
-        if isinstance(error, StoreFullError):
-            message = f"the event store is full ({error}): raise spec.eventStorage, or lower ttl or maxEvents of the streams"
-            return BrokerError(message, refused=True)
-        if isinstance(error, OtherWriterError):
-            self._state = self._store.read_state(self._stream.name)
-            return BrokerError(str(error), refused=False)
+        if isinstance(error, StoreError):
+            return BrokerError(str(error), refused=error.refused)
         log.error("stream_crashed", source=self._stream.name, exc_info=error)
         message = (
             f"reading it fails with {type(error).__name__}: report it, with the log of container ingester"

@@ -1,10 +1,12 @@
 """Wire the ingester's parts and run them until the pod ends."""
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -13,20 +15,21 @@ from tidegate_dataplane.agent.files import read_first_order
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
 from tidegate_dataplane.agent.stopping import run_until, watch_stop_signals
-from tidegate_dataplane.contract import EventStream, FeaturePlan
-from tidegate_dataplane.event_store.report import (
-    IngesterReport,
-    read_boot_id,
-    read_report,
-    write_report,
-)
-from tidegate_dataplane.event_store.store import EventStore, StoreFullError
+from tidegate_dataplane.contract import EventStream, EventStreamReport, FeaturePlan
+from tidegate_dataplane.event_store.redis_client import RedisAccess
+from tidegate_dataplane.event_store.redis_store import RedisEventStore
+from tidegate_dataplane.event_store.report import IngesterReport, read_boot_id
+from tidegate_dataplane.event_store.store import EventStore
+from tidegate_dataplane.event_store.writer import EventWriter, StoreError
 from tidegate_dataplane.ingester.broker import EventBroker
 from tidegate_dataplane.ingester.follower import StreamFollower
 from tidegate_dataplane.ingester.kafka_broker import KafkaEventBroker
 from tidegate_dataplane.ingester.nats_broker import NatsEventBroker
 from tidegate_dataplane.ingester.parse import EventParser
 from tidegate_dataplane.ingester.settings import IngesterSettings
+
+STORE_PAUSE_S: Final = 1.0
+"""Pause before a store that did not answer is asked again, before any stream is read."""
 
 log = structlog.get_logger()
 
@@ -35,9 +38,11 @@ async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str
     """Read the streams of the pod's plan until SIGTERM or SIGINT."""
     stop = watch_stop_signals()
     plan = _read_plan(settings.config_dir)
-    store = EventStore(settings.events_dir, plan.streams, max_bytes=settings.store_bytes)
+    store = _open_store(plan, settings)
+    if (opened := await _read_first_reports(store, plan, stop)) is None:
+        return
+    earlier = {report.source: report for report in opened}
     entities = {entity.name: entity for entity in plan.entities}
-    earlier = {report.source: report for report in read_report(settings.events_dir)}
     followers = [
         StreamFollower(
             stream,
@@ -64,6 +69,29 @@ def _read_plan(folder: Path) -> FeaturePlan:
     return order.plan
 
 
+def _open_store(plan: FeaturePlan, settings: IngesterSettings) -> EventWriter:
+    if plan.store is None:
+        return EventStore(settings.events_dir, plan.streams, max_bytes=settings.store_bytes)
+    access = RedisAccess(plan.store, settings.store_secret_dir, allow_loopback=settings.allow_loopback)
+    return RedisEventStore(access, plan)
+
+
+async def _read_first_reports(
+    store: EventWriter, plan: FeaturePlan, stop: asyncio.Event
+) -> Sequence[EventStreamReport] | None:
+    """Return the reports of the process before this one, as soon as the store answers; None once `stop` is set."""
+    while not stop.is_set():
+        try:
+            for stream in plan.streams:
+                await asyncio.to_thread(store.read_state, stream.name)
+            return await asyncio.to_thread(store.read_published)
+        except StoreError as error:
+            log.warning("store_fails", error=str(error))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), STORE_PAUSE_S)
+    return None
+
+
 def _make_broker(
     stream: EventStream, settings: IngesterSettings, environment: Mapping[str, str]
 ) -> EventBroker:
@@ -83,7 +111,7 @@ def _make_broker(
 
 
 async def _write_reports(
-    settings: IngesterSettings, store: EventStore, followers: Sequence[StreamFollower]
+    settings: IngesterSettings, store: EventWriter, followers: Sequence[StreamFollower]
 ) -> None:
     """Tell the agent how current the events are, and release what readers that were killed left, until cancelled."""
     boot_id = read_boot_id()
@@ -91,8 +119,9 @@ async def _write_reports(
         now_s = time.time()
         reports = tuple(follower.build_report(now_s) for follower in followers)
         try:
-            write_report(settings.events_dir, IngesterReport(at_s=now_s, boot_id=boot_id, streams=reports))
-        except OSError as error:
+            report = IngesterReport(at_s=now_s, boot_id=boot_id, streams=reports)
+            await asyncio.to_thread(store.publish_report, report)
+        except (OSError, StoreError) as error:
             log.warning("report_not_written", error=str(error))
         released = await asyncio.to_thread(store.release_readers)
         if released:
@@ -101,7 +130,7 @@ async def _write_reports(
 
 
 async def _sweep_store(
-    settings: IngesterSettings, store: EventStore, followers: Sequence[StreamFollower]
+    settings: IngesterSettings, store: EventWriter, followers: Sequence[StreamFollower]
 ) -> None:
     """Remove keys whose events have all expired, until cancelled."""
     while True:
@@ -110,13 +139,13 @@ async def _sweep_store(
         try:
             for follower in followers:
                 removed += await _sweep_stream(store, follower.stream_name)
-        except StoreFullError as error:
+        except StoreError as error:
             log.warning("store_not_swept", error=str(error))
         if removed:
             log.info("store_swept", removed_keys=removed)
 
 
-async def _sweep_stream(store: EventStore, stream: str) -> int:
+async def _sweep_stream(store: EventWriter, stream: str) -> int:
     removed, cursor = 0, b""
     while True:
         swept = await asyncio.to_thread(store.remove_expired, stream, int(time.time() * 1000), cursor)

@@ -27,6 +27,9 @@ class IngesterSettings(BaseModel):
         default=Path("/etc/tidegate-events"),
         description="folder below which the Secret of each source is mounted by the source's name",
     )
+    store_secret_dir: Path = Field(
+        default=Path("/etc/tidegate-store"), description="folder where the Secret of a Redis is mounted"
+    )
     store_bytes: int = Field(default=4 << 30, ge=1 << 20, description="limit of the event store, in bytes")
     report_s: float = Field(default=0.5, gt=0, description="seconds between two reports to the agent")
     sweep_s: float = Field(

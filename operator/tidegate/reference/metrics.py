@@ -131,6 +131,12 @@ METRIC_SECTIONS: Final = (
         after="What is joined and why: [batch requests](../how-to/batch-requests.md).",
     ),
     MetricSection(
+        "Feature stores",
+        (exported.FEATURE_STORE,),
+        before="On the metrics port of the Tritons of a FeatureCompute with [a Redis](../how-to/live-features.md#share-one-store).",
+        after="Keys of `last-known` and `default` are in answers whose output `tidegate_not_current` names the stream.",
+    ),
+    MetricSection(
         "Pipelines",
         (exported.PIPELINE,),
         before="On the metrics port of a pipeline's Tritons.",

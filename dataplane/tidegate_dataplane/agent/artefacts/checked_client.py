@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from tidegate_dataplane.agent.artefacts.addresses import explain_refusal
+from tidegate_dataplane.addresses import explain_refusal
 from tidegate_dataplane.agent.artefacts.lookup import checked_addresses
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from tidegate_dataplane.agent.artefacts.addresses import explain_refusal
+from tidegate_dataplane.addresses import explain_refusal
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
 

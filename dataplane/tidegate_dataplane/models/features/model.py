@@ -7,6 +7,7 @@ Requests that Triton passes together are computed together.
 # The backend uses asyncio for every answer; if the backend imported it, the first request would take 25 ms longer.
 import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]  # lives in the server
 
 Array = npt.NDArray[Any]
+
+EXPORT_INTERVAL_S = 1.0
 
 
 class TritonPythonModel:
@@ -37,7 +40,7 @@ class TritonPythonModel:
             )
         folder = Path(args["model_repository"]) / args["model_version"]
         sys.path.insert(0, str(folder))
-        from tidegate_dataplane.contract import AS_OF, FeaturePlan
+        from tidegate_dataplane.contract import AS_OF, NOT_CURRENT, FeaturePlan
         from tidegate_dataplane.features.engine import FeatureEngine
         from tidegate_dataplane.features.errors import FeatureError
         from tidegate_dataplane.sampling.sampler import Sampler
@@ -46,11 +49,18 @@ class TritonPythonModel:
         plan = FeaturePlan.model_validate(json.loads((folder / "plan.json").read_bytes()))
         self._inputs = [spec.name for spec in plan.inputs]
         self._time_input = AS_OF if plan.streams else None
+        self._mark = NOT_CURRENT
+        self._events = _open_events(plan, Path(args["model_repository"]).parent)
+        self._store_counters = (
+            None
+            if plan.store is None or not plan.streams
+            else _StoreCounters(args["model_name"], self._events)
+        )
         try:
             self._engine = FeatureEngine.from_files(
                 plan,
                 {table.name: folder / "tables" / f"{table.name}.parquet" for table in plan.tables},
-                _open_events(plan, Path(args["model_repository"]).parent),
+                self._events,
             )
         except FeatureError as error:
             raise pb_utils.TritonModelException(str(error)) from error
@@ -62,6 +72,8 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Tell the agent that the version was unloaded."""
         self._watchdog.stop_watching()
+        if self._store_counters is not None:
+            self._events.close_connection()
         self._sampler.finish_sending()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -87,6 +99,10 @@ class TritonPythonModel:
             name: np.ascontiguousarray(values)
             for name, values in self._engine.compute_features(joined).items()
         }
+        if self._store_counters is not None:
+            mark = ",".join(self._events.not_current).encode()
+            computed[self._mark] = np.full((sum(rows), 1), mark, dtype=object)
+            self._store_counters.export_if_due()
         ends = list(accumulate(rows))
         # The names are a set, whose order differs between processes: answers have the plan's.
         requested = [set(request.requested_output_names()) for request in requests]
@@ -102,10 +118,53 @@ class TritonPythonModel:
         ]
 
 
-def _open_events(plan: Any, repository: Path) -> dict[str, Any]:
-    """Return the events of each stream in the pod's store; a plan without streams needs no LMDB."""
+class _StoreCounters:
+    """Exports how the store answered among the server's metrics, at most once a second: each number is a message to the server."""
+
+    def __init__(self, model: str, reader: Any) -> None:
+        from tidegate_dataplane.contract.exported import STORE_FAILURES, STORE_KEYS
+
+        self._reader, self._exported_s = reader, 0.0
+        self._exported: dict[str, int] = {}
+        self._metrics: dict[str, Any] = {}
+        try:
+            self._families = [
+                pb_utils.MetricFamily(
+                    name=metric.name, description=metric.help_text, kind=pb_utils.MetricFamily.COUNTER
+                )
+                for metric in (STORE_KEYS, STORE_FAILURES)
+            ]
+            for origin in reader.key_counts:
+                self._metrics[origin] = self._families[0].Metric(labels={"model": model, "origin": origin})
+            self._metrics[""] = self._families[1].Metric(labels={"model": model})
+        except Exception:  # noqa: BLE001 - a server without metrics still serves
+            self._metrics = {}
+
+    def export_if_due(self) -> None:
+        """Add the increases, unless that was done within the last second."""
+        now_s = time.monotonic()
+        if now_s - self._exported_s < EXPORT_INTERVAL_S:
+            return
+        self._exported_s = now_s
+        totals = {**self._reader.key_counts, "": self._reader.failures}
+        for name, metric in self._metrics.items():
+            if increase := totals[name] - self._exported.get(name, 0):
+                metric.increment(increase)
+        self._exported = totals
+
+
+def _open_events(plan: Any, repository: Path) -> Any:
+    """Return the events of the streams in the store; a plan without streams, or with a Redis, needs no LMDB."""
     if not plan.streams:
         return {}
+    if plan.store is not None:
+        from tidegate_dataplane.event_store.redis_client import RedisAccess
+        from tidegate_dataplane.features.redis_events import RedisEventReader
+
+        secret_dir = Path(os.environ.get("TIDEGATE_FEATURES_STORE_SECRET_DIR", "/etc/tidegate-store"))
+        # For tests only.
+        loopback = os.environ.get("TIDEGATE_FEATURES_ALLOW_LOOPBACK") == "true"
+        return RedisEventReader(plan, RedisAccess(plan.store, secret_dir, allow_loopback=loopback))
     from tidegate_dataplane.event_store import EVENTS_FOLDER
     from tidegate_dataplane.features.stored_events import open_stored_events
 

@@ -1,4 +1,4 @@
-"""Network addresses from which an artefact may be fetched. Pure."""
+"""Network addresses of hosts that tenants name, to which our processes may connect. Pure."""
 
 import ipaddress
 
@@ -13,7 +13,7 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def explain_refusal(text: str, *, allow_loopback: bool) -> str | None:
-    """Return why the agent must not connect to the address `text`; None if it may.
+    """Return why a process of ours must not connect to the address `text`; None if it may.
 
     Private ranges are allowed, because the hosts are on the administrator's list; refused are the addresses of services that
     act with the rights of this machine or this pod.
