@@ -26,6 +26,7 @@ class ServingObserved:
     pods: Sequence[PodView]
     reports: Mapping[str, AgentReport]
     config_maps: Sequence[Mapping[str, Any]]
+    deployments: Sequence[Mapping[str, Any]]
     deployment: DeploymentView | None
     jobs: Sequence[JobView]
     refusal: PlanRefusal | None
@@ -50,6 +51,7 @@ class ServingObserver:
             pods=pods,
             reports=await self.agents.get_reports(pods),
             config_maps=self.stores.config_maps.by_label(label, name, namespace=namespace),
+            deployments=deployments,
             deployment=next(
                 iter(self.stores.deployment_views.by_label(label, name, namespace=namespace)), None
             ),

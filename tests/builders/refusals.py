@@ -175,6 +175,11 @@ def _backfill(name: str, path: str, says: str, **changes: Any) -> Refusal:
     return _features(f"backfill-{name}", f"backfill.{path}", says, backfill=backfill_spec(**changes))
 
 
+def _store(name: str, path: str, says: str, **redis: Any) -> Refusal:
+    body = feature_compute_body(**_STREAMS, store={"redis": {**_REDIS, **redis}})
+    return Refusal(f"store-{name}", body, f"spec.store.redis{path}", says)
+
+
 def _table(name: str, path: str, says: str, **table: Any) -> Refusal:
     body = feature_compute_body(sources=[{**_PROFILES, "table": {**_TABLE, **table}}])
     return Refusal(f"table-{name}", body, f"spec.sources[0].table{path}", says)
@@ -940,6 +945,8 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
 _TABLE = {"uri": "file:///t.parquet"}
 _USER = {"name": "user", "key": "user_id", "type": "int64"}
 _PROFILES = {"name": "profiles", "entity": "user", "table": _TABLE}
+_STREAMS = {"sources": [_PROFILES, stream_source()]}
+_REDIS = {"address": "redis.ads:6379"}
 _KNOWN = "every field must be <source>.<column> of a declared source"
 _BUCKETIZE = {"field": "profiles.age", "boundaries": [1]}
 _NATS = {"url": "nats://n:4222", "stream": "EVENTS", "subject": "events"}
@@ -1142,6 +1149,25 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     _table("percent-above", ".minKeysPercent", "less than or equal to 100", minKeysPercent=101),
     _table("percent-below", ".minKeysPercent", "greater than or equal to 0", minKeysPercent=-1),
     _features("event-storage", "eventStorage", "must be from 64Mi to 1Ti", eventStorage="1Mi"),
+    _features("store-none", "store", "give exactly one of embedded, redis", **_STREAMS, store={}),
+    _features(
+        "store-of-both",
+        "store",
+        "give exactly one of embedded, redis",
+        **_STREAMS,
+        store={"embedded": {}, "redis": _REDIS},
+    ),
+    _features(
+        "store-without-streams",
+        "store",
+        "a store is for the events of streams, and no source is a stream: remove store",
+        store={"redis": _REDIS},
+    ),
+    _store("address-without-port", ".address", "must be <host>:<port>", address="redis.ads"),
+    _store("address-of-a-url", ".address", "must be <host>:<port>", address="redis://redis.ads:6379"),
+    _store("prefix", ".keyPrefix", "must be letters, digits, dots, dashes", keyPrefix="ads {x}"),
+    _store("timeout-none", ".timeout", "must be from 1ms to 10s", timeout="0s"),
+    _store("timeout-long", ".timeout", "must be from 1ms to 10s", timeout="11s"),
     _features("request-type", "request[0].type", _UNSUPPORTED, request=[{"name": "x", "type": "float64"}]),
     _features(
         "request-name",

@@ -154,6 +154,18 @@ def test_feature_compute_with_a_backfill(check_golden: CheckGolden) -> None:
     check_golden(FOLDER / "feature-compute-backfill.yaml", _documents(plan))
 
 
+def test_feature_compute_with_a_redis(check_golden: CheckGolden) -> None:
+    sources = [stream_source(nats={"secretName": "events-reader"})]
+    features = [{"name": "seen", "timeSince": {"source": "clicks"}}]
+    redis = {"address": "redis.ads:6379", "secretName": "ads-redis", "tls": True}
+    body = a_feature_compute(
+        **live_features_spec(sources=sources, features=features, replicas=3), store={"redis": redis}
+    )
+    plan = plan_features(FeaturesObserved(body, NOW), SETTINGS)
+
+    check_golden(FOLDER / "feature-compute-redis.yaml", _documents(plan))
+
+
 def test_pipeline(check_golden: CheckGolden) -> None:
     access = a_model_access(
         "scene",

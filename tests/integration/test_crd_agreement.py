@@ -96,6 +96,20 @@ BODIES: tuple[Body, ...] = (
     ),
     feature_compute_body(),
     feature_compute_body(**live_features_spec(eventStorage="1Gi")),
+    feature_compute_body(**live_features_spec(store={"embedded": {}})),
+    feature_compute_body(
+        **live_features_spec(
+            store={
+                "redis": {
+                    "address": "redis.ads:6379",
+                    "tls": True,
+                    "secretName": "ads-redis",
+                    "keyPrefix": "eu/ads:features",
+                    "timeout": "1ms",
+                }
+            }
+        )
+    ),
     feature_compute_body(
         sources=[
             stream_source(

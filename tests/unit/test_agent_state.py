@@ -36,6 +36,7 @@ from tidegate_dataplane.contract import (
     FailureReason,
     ModelFormat,
     OwnerKind,
+    RedisStore,
     StreamProblem,
     TensorSpec,
 )
@@ -508,3 +509,25 @@ def test_features_over_events_are_loaded_once_their_streams_are_read(
         assert {"name": "as_of", "data_type": "TYPE_INT64", "dims": [1], "optional": True} in step.config[
             "input"
         ]
+
+
+def test_with_a_redis_the_streams_that_could_not_be_read_are_an_output() -> None:
+    store = RedisStore(address="redis.ads:6379", key_prefix="ads/f", timeout_ms=50)
+    plan = a_click_plan().model_copy(update={"store": store})
+    wanted = order(kind=OwnerKind.FEATURE_COMPUTE, format=ModelFormat.FEATURES, uri="", plan=plan)
+    stored = facts(
+        uri="",
+        format=ModelFormat.FEATURES,
+        plan_hash=plan.compute_digest(),
+        inputs=plan.inputs,
+        outputs=plan.outputs,
+    )
+
+    step = next_step(wanted, replace(world(stored), events=(CLICKS,)), memory(None))
+
+    assert isinstance(step, LoadVersions)
+    assert step.config["output"][-1] == {
+        "name": "tidegate_not_current",
+        "data_type": "TYPE_STRING",
+        "dims": [1],
+    }

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from builders.feature_compute import a_feature_compute
+from builders.live_features import live_features_spec
 from builders.pods import a_pod, a_report
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.reasons import Reason
@@ -14,7 +15,7 @@ from tidegate.planning.features.feature_compute import FeaturesObserved, plan_fe
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView
-from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
+from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INGESTER_LABEL, SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import FailureReason
 
@@ -23,6 +24,7 @@ SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1
 OTHER = [{"name": "who", "hash": {"field": "user.user_id", "buckets": 3}}]
 
 
+SHARED: dict[str, Any] = live_features_spec(store={"redis": {"address": "redis.ads:6379"}})
 PROXIES = (ProxyView("gateway-1", 0),)
 
 
@@ -105,6 +107,42 @@ def test_source_that_cannot_be_read_is_told_in_the_agents_words_and_looked_at_ag
     assert "no users.parquet" in str(plan.status["conditions"])
     assert [event.reason for event in plan.events] == ["SourceFailed"]
     assert plan.requeue_after is not None
+
+
+def an_ingester_of(plan: ReconcilePlan) -> dict[str, Any]:
+    """The Deployment of the ingester in this plan, as the API server has it."""
+    ingester: Any = next(item for item in plan.apply if INGESTER_LABEL in item["metadata"]["labels"])
+    return {**ingester, "metadata": {**ingester["metadata"], "uid": "uid-ingester"}}
+
+
+def test_a_redis_has_an_ingester_of_its_own_whose_pods_are_not_those_that_serve() -> None:
+    plan = a_plan(a_feature_compute(**SHARED, replicas=3))
+    ingester = an_ingester_of(plan)
+
+    assert ingester["spec"]["replicas"] == 1
+    assert ingester["spec"]["strategy"] == {"type": "Recreate"}
+    assert FEATURE_COMPUTE_LABEL in ingester["metadata"]["labels"]
+    assert FEATURE_COMPUTE_LABEL not in ingester["spec"]["template"]["metadata"]["labels"]
+    (container,) = ingester["spec"]["template"]["spec"]["containers"]
+    assert container["name"] == "ingester"
+    serving: Any = next(item for item in plan.apply if item["kind"] == "Deployment")
+    assert [item["name"] for item in serving["spec"]["template"]["spec"]["containers"]] == ["triton"]
+    assert an_ingester_of(a_plan(a_feature_compute(**SHARED, replicas=0)))["spec"]["replicas"] == 0
+
+
+def test_the_ingester_of_an_earlier_plan_goes_once_no_pod_reads_its_events() -> None:
+    before = a_plan(a_feature_compute(**SHARED))
+    after = a_feature_compute(**{**SHARED, "store": {"redis": {"address": "other.ads:6379"}}})
+    deployments = [an_ingester_of(before), an_ingester_of(a_plan(after))]
+    pods = [a_pod_of(a_plan(after)), a_pod_of(before, name="p1")]
+
+    assert a_plan(after, deployments=deployments, pods=pods).delete == ()
+    (deletion,) = a_plan(after, deployments=deployments, pods=pods[:1]).delete
+    assert (deletion.kind, deletion.key.name) == ("Deployment", deployments[0]["metadata"]["name"])
+    (deletion,) = a_plan(
+        a_feature_compute(**{**SHARED, "store": None}), deployments=deployments[:1], pods=[]
+    ).delete
+    assert deletion.key.name == deployments[0]["metadata"]["name"]
 
 
 def test_refused_child_is_the_reason() -> None:

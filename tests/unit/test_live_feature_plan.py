@@ -391,6 +391,34 @@ def test_a_name_of_two_tensors_or_of_the_time_is_refused(spec: dict[str, Any], p
     assert caught.value.path == path
 
 
+def test_a_redis_is_in_the_plan_and_changes_its_hash() -> None:
+    idle = named(timeSince={"source": "clicks"})
+    redis = {"address": "redis.ads:6379", "tls": True, "secretName": "ads-redis", "timeout": "20ms"}
+    plan = plan_of(idle, store={"redis": redis})
+
+    assert plan.store == contract.RedisStore(
+        address="redis.ads:6379", secret="ads-redis", tls=True, key_prefix="ads/user-features", timeout_ms=20
+    )
+    assert plan_of(idle, store={"redis": {**redis, "keyPrefix": "eu/ads"}}).store != plan.store
+    assert plan.hash != plan_of(idle).hash
+    assert plan_of(idle, store={"embedded": {}}).to_json() == plan_of(idle).to_json()
+
+
+def test_a_redis_for_streams_that_no_feature_reads_is_not_in_the_plan() -> None:
+    age = named(lookup={"field": "profiles.age", "type": "int64"})
+
+    assert plan_of(age, store={"redis": {"address": "redis.ads:6379"}}).store is None
+
+
+def test_the_output_that_names_streams_is_reserved_with_a_redis_only() -> None:
+    feature = {"name": "tidegate_not_current", "timeSince": {"source": "clicks"}}
+
+    with pytest.raises(InvalidSpecError, match="choose another name") as caught:
+        plan_of(feature, store={"redis": {"address": "redis.ads:6379"}})
+    assert caught.value.path == "spec.features[0].name"
+    assert plan_of(feature).outputs[0].name == "tidegate_not_current"
+
+
 def test_a_key_of_two_entities_that_are_read_is_refused() -> None:
     cross = {"fields": ["user.user_id", "friend.user_id"], "buckets": 5}
 

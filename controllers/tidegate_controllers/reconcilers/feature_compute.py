@@ -63,6 +63,7 @@ class FeatureComputeReconciler:
             pods=serving.pods,
             reports=serving.reports,
             config_maps=serving.config_maps,
+            deployments=serving.deployments,
             proxies=self._proxies.view_object(
                 HostKey(HostKind.FEATURES, features.key), features.metadata.uid
             ),

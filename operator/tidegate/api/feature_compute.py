@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_snake
 from tidegate.api.backfill import BackfillSpec
 from tidegate.api.batch import BatchProgress
 from tidegate.api.conditions import ObservedCondition
+from tidegate.api.event_store import EventStoreSpec
 from tidegate.api.event_streams import SourceStream
 from tidegate.api.feature_operations import (
     BucketizeOperation,
@@ -265,6 +266,14 @@ class FeatureComputeSpec(ApiModel):
             check=lambda spec: not spec.unknown_references,
             field="features",
         ),
+        ValidationRule(
+            cel="!has(self.store) || has(self.sources) && self.sources.exists(s, has(s.stream))",
+            message="a store is for the events of streams, and no source is a stream: remove store",
+            check=lambda spec: (
+                spec.store is None or any(source.stream is not None for source in spec.sources)
+            ),
+            field="store",
+        ),
     )
 
     entities: Annotated[
@@ -309,9 +318,13 @@ class FeatureComputeSpec(ApiModel):
     event_storage: Annotated[
         StorageSize,
         Field(
-            description="Disk that each replica may use for the events of its streams, in bytes, as a quantity from 64Mi to 1Ti."
+            description="Disk that each replica may use for the events of its streams, in bytes, as a quantity from 64Mi to 1Ti. "
+            "Not used with store.redis."
         ),
     ] = "4Gi"
+    store: Annotated[
+        EventStoreSpec | None, Field(description=f"{EventStoreSpec.__doc__} Absent: embedded.")
+    ] = None
     backfill: Annotated[BackfillSpec | None, Field(description=BackfillSpec.__doc__)] = None
 
     @property

@@ -7,6 +7,7 @@ from tidegate.api.inference import Tier
 from tidegate.api.quantities import canonicalize_quantity, parse_quantity
 from tidegate.resources.artefact import find_volume_claims, is_fetched, reads_host
 from tidegate.resources.digest import hash_json
+from tidegate.resources.ingester import build_ingester_deployment
 from tidegate.resources.manifest import Manifest, make_owner_reference
 from tidegate.resources.names import (
     FEATURE_COMPUTE_LABEL,
@@ -94,15 +95,23 @@ def build_features_objects(
         storage_secret=settings.storage_secret,
         cache_folder=features.metadata.namespace if settings.node_cache_path and is_fetched(uris) else "",
         host_models=reads_host(uris) and bool(settings.models_host_path),
-        events=_make_event_store(features, plan),
+        events=_make_embedded_store(features, plan),
+        redis_secret=plan.store.secret if plan.store is not None else "",
     )
-    return build_workload_objects(workload, pod, settings)
+    objects = build_workload_objects(workload, pod, settings)
+    if plan.store is None:
+        return objects
+    store = EventStore(_list_secrets(plan), redis_secret=plan.store.secret)
+    name = make_child_name("fi", features.metadata.name, workload.source)
+    return (*objects, build_ingester_deployment(name, workload, pod, store, settings))
 
 
-def _make_event_store(features: FeatureCompute, plan: FeaturePlan) -> EventStore | None:
-    if not plan.streams:
+def _make_embedded_store(features: FeatureCompute, plan: FeaturePlan) -> EventStore | None:
+    if not plan.streams or plan.store is not None:
         return None
-    return EventStore(
-        max_bytes=int(parse_quantity(features.spec.event_storage)),
-        secrets={stream.name: stream.secret_name for stream in plan.streams if stream.secret_name},
-    )
+    return EventStore(_list_secrets(plan), max_bytes=int(parse_quantity(features.spec.event_storage)))
+
+
+def _list_secrets(plan: FeaturePlan) -> dict[str, str]:
+    """Return the Secret of each source that has one."""
+    return {stream.name: stream.secret_name for stream in plan.streams if stream.secret_name}

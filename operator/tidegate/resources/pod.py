@@ -32,6 +32,11 @@ _RESULTS_SECRET: Final = "/etc/tidegate-results"  # noqa: S105 - a folder
 _EVENTS_SECRETS: Final = "/etc/tidegate-events"
 _EVENTS_MOUNT: Final[Mapping[str, object]] = {"name": "events", "mountPath": "/var/lib/tidegate/events"}
 """Writable for readers too: they take their place in the lock file beside the store."""
+_REDIS_MOUNT: Final[Mapping[str, object]] = {
+    "name": "redis-secret",
+    "mountPath": "/etc/tidegate-store",
+    "readOnly": True,
+}
 _SAMPLES_CLAIMS: Final = "/mnt/samples"
 _GRACE_S: Final = 60
 """At most 20 s for draining, at most 30 s for Triton to finish its requests, and the rest for the agent."""
@@ -71,11 +76,14 @@ _OWN_REGIONS: Final = '--backend-config=python,shm-region-prefix-name="$POD_UID"
 
 @dataclass(frozen=True, slots=True)
 class EventStore:
-    """The events that each pod stores, and the Secrets of the brokers that it reads them from."""
+    """The store that an ingester writes, and the Secrets of the brokers that it reads from."""
 
-    max_bytes: int
     secrets: Mapping[str, str]
     """Names of Secrets by source, of those sources that have one."""
+    max_bytes: int = 0
+    """Limit of a store on the disk of the pod; 0 for a Redis."""
+    redis_secret: str = ""
+    """Secret of the Redis; empty mounts none."""
 
     @property
     def secret_volumes(self) -> tuple[tuple[str, str, str], ...]:
@@ -122,7 +130,9 @@ class ServingPod:
     compiler_memory: str = ""
     """Memory limit of the compiler of graphs; empty runs none."""
     events: EventStore | None = None
-    """Store of the events that features read; None for a plan without streams."""
+    """Store of the events that features read, on the pod's disk; None for a plan without streams, or with a Redis."""
+    redis_secret: str = ""
+    """Secret of the Redis that has the events; empty mounts none."""
     host_models: bool = False
     """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -148,7 +158,7 @@ def build_pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, 
         "containers": [
             _build_triton(pod, settings),
             *([_build_compiler(pod, settings)] if pod.compiler_memory else []),
-            *([_build_ingester(pod.events, settings)] if pod.events is not None else []),
+            *([build_ingester(pod.events, settings)] if pod.events is not None else []),
         ],
         "volumes": _build_volumes(pod, settings),
         **_build_scheduling(pod),
@@ -204,7 +214,7 @@ def _build_pod_settings(pod: ServingPod, settings: ServingSettings) -> dict[str,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
         "topologySpreadConstraints": [_build_spread_constraint(pod)],
-        "securityContext": _build_security_context(pod, settings),
+        "securityContext": build_security_context(pod, settings),
     }
 
 
@@ -220,7 +230,8 @@ def _build_scheduling(pod: ServingPod) -> dict[str, object]:
     return spec
 
 
-def _build_security_context(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+def build_security_context(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+    """Build the security context of a pod."""
     context: dict[str, object] = {
         "runAsNonRoot": True,
         **settings.security_context,
@@ -293,6 +304,8 @@ def _build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object
         mounts.append({"name": "samples", "mountPath": f"{_SAMPLES_CLAIMS}/{pod.sample_claim}"})
     if pod.events is not None:
         mounts.append(_EVENTS_MOUNT)
+    if pod.redis_secret:
+        mounts.append(_REDIS_MOUNT)
     return {
         "name": "agent",
         "image": settings.dataplane_image,
@@ -332,6 +345,8 @@ def _build_triton(pod: ServingPod, settings: ServingSettings) -> dict[str, objec
         mounts.insert(2, {"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
     if pod.events is not None:
         mounts.append(_EVENTS_MOUNT)
+    if pod.redis_secret:
+        mounts.append(_REDIS_MOUNT)
     return {
         "name": "triton",
         "image": settings.triton_image,
@@ -380,16 +395,17 @@ def _build_compiler(pod: ServingPod, settings: ServingSettings) -> dict[str, obj
     }
 
 
-def _build_ingester(store: EventStore, settings: ServingSettings) -> dict[str, object]:
-    """Build the process that writes the events of all streams into the store that Triton reads."""
+def build_ingester(store: EventStore, settings: ServingSettings) -> dict[str, object]:
+    """Build the process that writes the events of all streams into the store that Triton reads, on the pod's disk or in a Redis."""
     mounts: list[Mapping[str, object]] = [
         {"name": "desired", "mountPath": "/etc/tidegate", "readOnly": True},
-        _EVENTS_MOUNT,
+        *([_EVENTS_MOUNT] if store.max_bytes else []),
         {"name": "ingester-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
         *(
             {"name": name, "mountPath": f"{_EVENTS_SECRETS}/{source}", "readOnly": True}
             for name, source, _ in store.secret_volumes
         ),
+        *([_REDIS_MOUNT] if store.redis_secret else []),
     ]
     return {
         "name": "ingester",
@@ -399,7 +415,11 @@ def _build_ingester(store: EventStore, settings: ServingSettings) -> dict[str, o
         "env": [
             make_field_env("POD_NAME", "metadata.name"),
             make_field_env("POD_NAMESPACE", "metadata.namespace"),
-            {"name": "TIDEGATE_INGESTER_STORE_BYTES", "value": str(store.max_bytes)},
+            *(
+                [{"name": "TIDEGATE_INGESTER_STORE_BYTES", "value": str(store.max_bytes)}]
+                if store.max_bytes
+                else []
+            ),
         ],
         "resources": {
             "requests": {"cpu": INGESTER_CPU, "memory": INGESTER_MEMORY},
@@ -486,14 +506,17 @@ def _build_broker_volumes(pod: ServingPod) -> list[dict[str, object]]:
             (name, secret)
             for name, _, secret in (pod.events.secret_volumes if pod.events is not None else ())
         ),
+        ("redis-secret", pod.redis_secret),
     )
-    for name, secret in secrets:
-        if secret:
-            # Optional like the storage Secret: the model serves without it.
-            volumes.append({"name": name, "secret": {"secretName": secret, "optional": True}})
+    volumes += [build_secret_volume(name, secret) for name, secret in secrets if secret]
     if pod.sample_claim:
         volumes.append({"name": "samples", "persistentVolumeClaim": {"claimName": pod.sample_claim}})
     return volumes
+
+
+def build_secret_volume(name: str, secret: str) -> dict[str, object]:
+    """Build a volume of a Secret, which is optional like the storage Secret: pods run without it, and report what is missing."""
+    return {"name": name, "secret": {"secretName": secret, "optional": True}}
 
 
 CONTAINER_SECURITY: Final[Mapping[str, object]] = {

@@ -21,7 +21,7 @@ from tidegate.planning.features.freshness import (
     make_watermarks,
 )
 from tidegate.planning.features.table_freshness import make_loaded_tables
-from tidegate.planning.inference.deployments import delete_stale
+from tidegate.planning.inference.deployments import delete_stale, delete_stale_ingesters
 from tidegate.planning.inference.node_resources import NodeResources
 from tidegate.planning.inference.reported_problems import make_transition_events
 from tidegate.planning.inference.serving_status import (
@@ -64,6 +64,8 @@ class FeaturesObserved:
     reports: Mapping[str, AgentReport] = field(default_factory=dict[str, AgentReport])
     """Reports of agents by pod uid; a pod whose agent did not answer is absent."""
     config_maps: Sequence[Mapping[str, Any]] = ()
+    deployments: Sequence[Mapping[str, Any]] = ()
+    """Those of the pods, and of ingesters."""
     proxies: Sequence[ProxyView] | None = None
     """None if no xDS server answered."""
     refusal: PlanRefusal | None = None
@@ -112,7 +114,11 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Reco
     status = _build_status(observed, plan, verdicts, readings, backfill)
     return ReconcilePlan(
         apply=(*objects, *backfill.apply),
-        delete=(*delete_stale(observed.config_maps, observed.pods, source), *backfill.delete),
+        delete=(
+            *delete_stale_ingesters(observed.deployments, observed.pods, source),
+            *delete_stale(observed.config_maps, observed.pods, source),
+            *backfill.delete,
+        ),
         status=status.dump(),
         events=(
             *_list_events(features.status, status, plan),

@@ -62,7 +62,8 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
     plan = contract.FeaturePlan(
         entities=entities,
         tables=tuple(table for source in sources if (table := _make_table(source)) is not None),
-        streams=_make_streams(spec, sources),
+        streams=(streams := _make_streams(spec, sources)),
+        store=_make_store(features) if streams else None,
         request=request,
         features=tuple(compiled),
         inputs=(
@@ -92,6 +93,19 @@ def _make_streams(
         for source in sources
     )
     return tuple(stream for stream in streams if stream is not None)
+
+
+def _make_store(features: FeatureCompute) -> contract.RedisStore | None:
+    redis = features.spec.store.redis if features.spec.store is not None else None
+    if redis is None:
+        return None
+    return contract.RedisStore(
+        address=redis.address,
+        secret=redis.secret_name or "",
+        tls=redis.tls,
+        key_prefix=redis.key_prefix or str(features.key),
+        timeout_ms=parse_duration(redis.timeout) // timedelta(milliseconds=1),
+    )
 
 
 def _make_table(source: FeatureSource) -> contract.FeatureTable | None:
@@ -177,6 +191,7 @@ def _check_names(spec: FeatureComputeSpec, plan: contract.FeaturePlan) -> None:
         *((f"spec.features[{index}].name", feature.name) for index, feature in enumerate(spec.features)),
     ]
     has_streams = any(source.stream is not None for source in spec.sources)
+    has_store = spec.store is not None and spec.store.redis is not None
     outputs = {tensor.name for tensor in plan.outputs}
     request = {field.name for field in plan.request}
     for path, name in reversed(places):
@@ -184,6 +199,9 @@ def _check_names(spec: FeatureComputeSpec, plan: contract.FeaturePlan) -> None:
             message = (
                 f"'{name}' is the input with the time of a request, if there are streams: choose another name"
             )
+            raise InvalidSpecError(message, path=path)
+        if has_store and name == contract.NOT_CURRENT:
+            message = f"'{name}' is the output with the streams that could not be read, if there is a Redis: choose another name"
             raise InvalidSpecError(message, path=path)
         if inputs[name] > 1:
             message = f"'{name}' would be two inputs of every request: choose another name"

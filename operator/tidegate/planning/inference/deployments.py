@@ -9,6 +9,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.plan import ObjectDeletion
 from tidegate.planning.pods import PodView
 from tidegate.resources.names import (
+    INGESTER_LABEL,
     LAST_READY_ANNOTATION,
     POOL_LABEL,
     ROLLED_BACK_ANNOTATION,
@@ -168,6 +169,22 @@ def delete_stale(
         )
         for body in config_maps
         if _get_source(body) not in in_use
+    )
+
+
+def delete_stale_ingesters(
+    deployments: Sequence[Mapping[str, Any]], pods: Sequence[PodView], source: str
+) -> tuple[ObjectDeletion, ...]:
+    """Return deletions of the ingesters whose events no pod reads now."""
+    in_use = {pod.source for pod in pods} | {source}
+    return tuple(
+        ObjectDeletion(
+            "Deployment",
+            ObjectKey(body["metadata"]["namespace"], body["metadata"]["name"]),
+            body["metadata"]["uid"],
+        )
+        for body in deployments
+        if INGESTER_LABEL in (body["metadata"].get("labels") or {}) and _get_source(body) not in in_use
     )
 
 
