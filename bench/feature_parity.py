@@ -1,11 +1,12 @@
 """Online features over events against the same features computed afterwards: how many of them differ.
 
-    python bench/feature_parity.py [--events 100000] [--impressions 20000] [--output FILE]
+    python bench/feature_parity.py [--events 100000] [--impressions 20000] [--store redis] [--output FILE]
 
 Replays MovieLens-100k (from the wheel recbole, shifted to end an hour ago) into a NATS stream, once in the order of time and once
 shuffled within the lateness, and kills the ingester and the broker twice each on the way. Along the way it asks a real Triton for
 the features of impressions, as of their times; then it computes the rows of the same impressions from a file of all events, by
 `compute_parquet`, and compares the bytes. At last an event in the future is published, and the last impressions asked again.
+With --store redis the events are in a Redis, which is killed twice as well.
 
 Prints one JSON document; exits 1 if a feature differs, an event was refused, or was counted twice or not at all.
 """
@@ -59,7 +60,7 @@ USER = Entity(name="user", key="user_id", type=EntityKeyType.INT64)
 ITEM = Entity(name="item", key="item_id", type=EntityKeyType.INT64)
 LATENESS_MS = HOUR
 PORTIONS = 20
-KILL_INGESTER, KILL_BROKER = (3, 9), (6, 13)
+KILL_INGESTER, KILL_BROKER, KILL_REDIS = (3, 9), (6, 13), (5, 11)
 """Portions during which a process is killed."""
 
 
@@ -218,6 +219,10 @@ def replay(
             pod.broker.kill()
             pod.broker.start()
             kills += 1
+        if pod.redis is not None and number in KILL_REDIS:
+            pod.redis.kill()
+            pod.redis.start()
+            kills += 1
         pod.wait_until_stored()
         # Whatever arrives later has a later time.
         rest = order[read:]
@@ -264,9 +269,9 @@ def count_differences(
     return differences
 
 
-def run_arm(events: Events, arrival: NDArray[np.float64], total: int) -> Mapping[str, Any]:
+def run_arm(events: Events, arrival: NDArray[np.float64], total: int, *, in_redis: bool) -> Mapping[str, Any]:
     """Replay once and compare; return the figures."""
-    with running_pod(make_plan) as pod:
+    with running_pod(make_plan, in_redis=in_redis) as pod:
         pod.serve_plan()
         asked, answers, kills = replay(pod, events, arrival, total)
         last = answers[-1]
@@ -307,6 +312,7 @@ def main() -> int:
     )
     parser.add_argument("--events", type=int, default=100_000, help="the newest of so many ratings")
     parser.add_argument("--impressions", type=int, default=20_000, help="rows to compare, of each order")
+    parser.add_argument("--store", choices=("embedded", "redis"), default="embedded")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     events = load_events(options.events)
@@ -318,7 +324,7 @@ def main() -> int:
     figures: dict[str, Any] = {}
     for name, arrival in arms.items():
         say(name)
-        figures[name] = run_arm(events, arrival, options.impressions)
+        figures[name] = run_arm(events, arrival, options.impressions, in_redis=options.store == "redis")
     text = json.dumps(figures, indent=2)
     if options.output is not None:
         options.output.write_text(text + "\n")

@@ -22,6 +22,7 @@ from builders.desired import a_desired_state
 from builders.waiting import wait_until
 from fixtures.ingester import RunningIngester, an_ingester
 from fixtures.nats import RunningNats, a_nats
+from fixtures.redis import RunningRedis, a_redis
 from fixtures.triton import RunningTriton
 from harness.model_server import load_plan, running_server
 from tidegate_dataplane.contract import (
@@ -31,7 +32,7 @@ from tidegate_dataplane.contract import (
     ModelFormat,
     OwnerKind,
 )
-from tidegate_dataplane.event_store.report import read_report
+from tidegate_dataplane.features.redis_events import CACHE_S
 
 STREAM, SUBJECT = "EVENTS", "events"
 MODEL = "features"
@@ -47,6 +48,8 @@ class EventPod:
     ingester: RunningIngester
     server: RunningTriton
     plan: FeaturePlan
+    redis: RunningRedis | None = None
+    """The store of the events; None for one on disk."""
     published: int = 0
 
     def publish(self, events: Sequence[Mapping[str, Any]]) -> None:
@@ -65,15 +68,17 @@ class EventPod:
         reports: list[EventStreamReport] = []
 
         def stored() -> bool:
-            reports[:] = read_report(self.ingester.events)
+            reports[:] = self.read_reports()
             counts = [report.stored + sum(report.refused.values()) for report in reports]
             return len(counts) == len(self.plan.streams) and all(count >= self.published for count in counts)
 
         wait_until(stored, what=f"{self.published} events are stored", evidence=lambda: reports)
+        if self.redis is not None:
+            time.sleep(CACHE_S)  # until then the server takes what it has read for current
 
     def read_reports(self) -> Sequence[EventStreamReport]:
         """Return what the ingester says of each source."""
-        return read_report(self.ingester.events)
+        return self.ingester.read_reports()
 
     def serve_plan(self) -> None:
         """Load the plan as an agent does, once the ingester has made the store."""
@@ -150,16 +155,19 @@ def _publish_steadily(
 
 
 @contextmanager
-def running_pod(make_plan: Callable[[str], FeaturePlan]) -> Iterator[EventPod]:
+def running_pod(make_plan: Callable[[str], FeaturePlan], *, in_redis: bool = False) -> Iterator[EventPod]:
     """Run the parts; `make_plan` gets the broker's URL."""
     with ExitStack() as stack:
         server, folder = stack.enter_context(running_server())
         broker = stack.enter_context(a_nats(folder / "nats"))
         broker.make_stream(STREAM, SUBJECT)
         plan: FeaturePlan = make_plan(broker.url)
+        redis = stack.enter_context(a_redis(folder / "redis")) if in_redis else None
+        if redis is not None:
+            plan = redis.plan(plan, timeout_ms=10_000)
         # The store lies beside the model repository, where the model looks for it.
         ingester = stack.enter_context(an_ingester(server.repository.parent, plan, store_bytes=4 << 30))
-        yield EventPod(folder, broker, ingester, server, plan)
+        yield EventPod(folder, broker, ingester, server, plan, redis)
 
 
 def say(text: str) -> None:

@@ -143,6 +143,24 @@ def test_one_that_was_paused_and_wakes_up_writes_nothing_that_was_written(
         check_stored(first, events)
 
 
+def test_events_that_redis_has_lost_are_stored_again_although_no_new_ones_come(
+    broker: RunningNats, redis: RunningRedis, plan: FeaturePlan, tmp_path: Path
+) -> None:
+    events = some_clicks(1_000)
+    publish(broker, events[:600])
+    with an_ingester(tmp_path / "pod", plan) as ingester:
+        ingester.wait_for("some are stored", lambda report: report.stored == 600)
+        saved = redis.save_keys()
+        publish(broker, events[600:])
+        check_stored(ingester, events)
+
+        redis.restore_keys(saved)
+
+        assert ingester.read_state().stored == 600
+        wait_until(lambda: "events_lost" in ingester.logs(), what="the loss is noticed")
+        check_stored(ingester, events)
+
+
 def test_a_full_redis_is_named_and_what_it_lacked_is_stored_once_there_is_room(
     broker: RunningNats, redis: RunningRedis, plan: FeaturePlan, reports: AgentsReports, tmp_path: Path
 ) -> None:

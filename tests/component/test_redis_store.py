@@ -247,12 +247,13 @@ class TestARedisThatFails:
             plan = server.plan(a_click_plan())
             store = server.open_store(plan)
             first = put(store, [ONE], 1, store.read_state("clicks"))
-            saved = [(name, server.ask("DUMP", name)) for name in server.list_keys()]
+            saved = server.save_keys()
             second = put(store, [TWO], 2, first)
-            for name, content in saved:
-                assert isinstance(content, bytes)
-                server.ask("RESTORE", name, "0", content, "REPLACE")
+            store.confirm_state("clicks")
+            server.restore_keys(saved)
 
+            with pytest.raises(OtherWriterError, match="its last write is lost"):
+                store.confirm_state("clicks")
             with pytest.raises(OtherWriterError):
                 put(store, [Click(1, NOW, 13, 1, 1.0, "home")], 3, second)
 

@@ -82,7 +82,7 @@ class RedisClient:
         try:
             if self._socket is None:
                 self._open_connection(deadline_s)
-            return self._exchange(commands, deadline_s)
+            return self._exchange_commands(commands, deadline_s)
         except ReplyError as error:
             self._close_socket()  # the replies behind it were not read
             raise self._translate_reply(str(error)) from error
@@ -134,7 +134,7 @@ class RedisClient:
         if password := self._access.read_value(PASSWORD):
             user = self._access.read_value(USERNAME)
             login = [part.encode() for part in ("AUTH", user, password) if part]
-            self._exchange([login], deadline_s)
+            self._exchange_commands([login], deadline_s)
         elif self._access.order.secret and not self._access.read_value(CA):
             raise StoreRefusedError(
                 f"{self._access.title}: Secret {self._access.order.secret} of the namespace does not exist, or has neither "
@@ -165,7 +165,7 @@ class RedisClient:
             context.load_cert_chain(folder / CERTIFICATE, folder / PRIVATE_KEY)
         return context
 
-    def _exchange(self, commands: Sequence[Command], deadline_s: float) -> list[Reply]:
+    def _exchange_commands(self, commands: Sequence[Command], deadline_s: float) -> list[Reply]:
         connection = self._get_socket()
         connection.settimeout(_measure_rest(deadline_s))
         connection.sendall(b"".join(map(encode_command, commands)))

@@ -78,7 +78,7 @@ class RedisEventStore:
         Raises:
             StoreError: not within `timeout_s`, or the store refuses.
         """
-        commands = [self._read_command(stream, wanted) for stream, wanted in keys.items()]
+        commands = [self._read_command(stream, stream_keys) for stream, stream_keys in keys.items()]
         replies = self._client.call_server(commands, timeout_s)
         return {
             stream: _select_generation(_parse_values(reply))[1]
@@ -139,6 +139,18 @@ class RedisEventStore:
             for key, stored in zip(keys, rows, strict=True)
         ]
         self._write_state(declared, head, generation, after, dict(zip(keys, merged, strict=True)))
+
+    def confirm_state(self, stream: str) -> None:
+        """Check that Redis has the last write of this process: a restart or a failover may have taken it.
+
+        Raises:
+            OtherWriterError: it has another one.
+            StoreError: it does not answer.
+        """
+        (head,) = self._client.call_server([(b"GET", self._make_key(stream, b"head"))], WRITE_TIMEOUT_S)
+        last_head, _ = self._last_writes.get(stream, (b"", None))
+        if (head or b"") != last_head:
+            raise _make_conflict(stream)
 
     def remove_events(self, stream: str, after: StreamState) -> None:
         """Begin a generation without events, and replace the state; the rows of the one before expire."""
@@ -261,4 +273,4 @@ def _select_generation(values: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
 
 
 def _make_conflict(stream: str) -> OtherWriterError:
-    return OtherWriterError(f"stream {stream!r} was written by another process")
+    return OtherWriterError(f"stream {stream!r} was written by another process, or its last write is lost")

@@ -63,6 +63,15 @@ class EventWriter(Protocol):
         """
         ...
 
+    def confirm_state(self, stream: str) -> None:
+        """Check that the store still has what this process has read or written last.
+
+        Raises:
+            OtherWriterError: it does not, since another process has written, or it has lost its last writes.
+            StoreError: it does not answer.
+        """
+        ...
+
     def remove_events(self, stream: str, after: StreamState) -> None:
         """Remove all events of a stream whose broker has begun it anew, and replace the state."""
         ...

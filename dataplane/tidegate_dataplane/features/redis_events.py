@@ -113,9 +113,9 @@ class RedisEventReader:
             else:
                 self.key_counts[READ] += count
                 return {name: dict(zip(missing[name], rows[name], strict=True)) for name in missing}
-        known = sum((name, key) in self._cache for name, keys in missing.items() for key in keys)
-        self.key_counts[LAST_KNOWN] += known
-        self.key_counts[DEFAULT] += count - known
+        last_known = sum((name, key) in self._cache for name, keys in missing.items() for key in keys)
+        self.key_counts[LAST_KNOWN] += last_known
+        self.key_counts[DEFAULT] += count - last_known
         return None
 
     def _store_rows(self, read: Mapping[str, Mapping[bytes, bytes]]) -> None:

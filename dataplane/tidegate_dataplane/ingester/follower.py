@@ -105,7 +105,12 @@ class StreamFollower:
 
     async def _open_stream(self) -> None:
         # Whatever has failed, and whether another process has written: the store says what is stored.
-        self._state = await asyncio.to_thread(self._store.read_state, self._stream.name)
+        state = await asyncio.to_thread(self._store.read_state, self._stream.name)
+        if any(state.positions.get(name, 0) < position for name, position in self._state.positions.items()):
+            log.warning("events_lost", source=self._stream.name, positions=state.positions)
+            newest_s = max(state.newest_ms.values(), default=0) / 1000
+            self._current_at_s = min(self._current_at_s, newest_s)
+        self._state = state
         since_s = max(time.time() - self._stream.ttl_ms / 1000, 0.0)
         try:
             origin = await self._broker.open_stream(self._state, since_s)
@@ -126,6 +131,8 @@ class StreamFollower:
             refused_before = self._state.refused_count
             await self._commit_transaction(transaction)
             self._log_refused(refused_before)
+        else:
+            await asyncio.to_thread(self._store.confirm_state, self._stream.name)
         self._pending = read.pending
         if read.complete_until_s is not None:
             self._current_at_s = max(self._current_at_s, min(read.complete_until_s, now_s))
