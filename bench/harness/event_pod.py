@@ -26,6 +26,7 @@ from fixtures.redis import RunningRedis, a_redis
 from fixtures.triton import RunningTriton
 from harness.model_server import load_plan, running_server
 from tidegate_dataplane.contract import (
+    NOT_CURRENT,
     BatchingMode,
     EventStreamReport,
     FeaturePlan,
@@ -109,6 +110,8 @@ class EventPod:
             tensors.append(tensor)
         with triton_grpc.InferenceServerClient(self.server.grpc) as client:
             answer = client.infer(MODEL, tensors)
+            if self.redis is not None and set(answer.as_numpy(NOT_CURRENT).ravel()) != {b""}:
+                raise RuntimeError(f"Redis was not read in time for {answer.as_numpy(NOT_CURRENT)[0]}")
             return {spec.name: answer.as_numpy(spec.name) for spec in self.plan.outputs}
 
 

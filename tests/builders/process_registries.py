@@ -23,7 +23,7 @@ from tidegate.xds.issuer_keys import IssuerMetrics
 from tidegate.xds.metrics import XdsMetrics
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.batch.metrics import BatchMetrics
-from tidegate_dataplane.contract.exported import PIPELINE, RUNNER
+from tidegate_dataplane.contract.exported import FEATURE_STORE, PIPELINE, RUNNER
 from tidegate_dataplane.contract.sharing import DaemonState, NodeReport
 from tidegate_dataplane.node_agent.process import NodeMetrics
 from tidegate_dataplane.node_agent.watcher import MpsWatcher
@@ -98,6 +98,7 @@ REGISTRIES: Mapping[str, CollectorRegistry] = {
 """By the heading that each process has on the page of metrics."""
 SHOWN: Mapping[str, Mapping[str, str]] = {
     **{process: families(registry) for process, registry in REGISTRIES.items()},
+    "Feature stores": dict.fromkeys((metric.name for metric in FEATURE_STORE), "counter"),
     "ONNX runner": dict.fromkeys((metric.name for metric in RUNNER), "counter"),
     "Pipelines": dict.fromkeys((metric.name for metric in PIPELINE), "counter"),
 }

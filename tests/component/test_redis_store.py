@@ -489,6 +489,20 @@ class TestReads:
         assert self.count_events(reader, 1, 2) == [2, 0]
         assert not reader.not_current
 
+    def test_a_connection_that_the_server_has_closed_costs_no_answer(
+        self, own_server: RunningRedis, clock: list[float]
+    ) -> None:
+        reader = self.open_reader(own_server, clock, timeout_ms=2_000)
+        store = own_server.open_store(own_server.plan(a_click_plan(), timeout_ms=2_000))
+        put(store, [ONE], 1, store.read_state("clicks"))
+        assert self.count_events(reader, 1) == [1]
+        own_server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        clock[0] += 1
+
+        assert self.count_events(reader, 1, 2) == [1, 0]
+        assert not reader.not_current
+        assert reader.failures == 0
+
     def test_a_redis_that_was_never_there_gives_defaults(self, clock: list[float]) -> None:
         order = RedisStore(
             address=f"127.0.0.1:{find_unused_port('127.0.0.1')}", key_prefix="p", timeout_ms=50

@@ -46,7 +46,7 @@ class RedisAccess:
     allow_loopback: bool = False
 
     @property
-    def title(self) -> str:
+    def server_title(self) -> str:
         """Return how messages name it."""
         return f"the event store, Redis at {self.order.address}"
 
@@ -78,25 +78,38 @@ class RedisClient:
         """
         deadline_s = time.monotonic() + timeout_s
         if not self._lock.acquire(timeout=timeout_s):
-            raise StoreError(f"{self._access.title}: other calls took longer than {timeout_s:g} s")
+            raise StoreError(f"{self._access.server_title}: other calls took longer than {timeout_s:g} s")
         try:
-            if self._socket is None:
-                self._open_connection(deadline_s)
-            return self._exchange_commands(commands, deadline_s)
+            return self._call_once_more(commands, deadline_s)
         except ReplyError as error:
             self._close_socket()  # the replies behind it were not read
             raise self._translate_reply(str(error)) from error
         except TimeoutError as error:
             self._close_socket()
-            raise StoreError(f"{self._access.title}: no answer within {timeout_s:g} s") from error
+            raise StoreError(f"{self._access.server_title}: no answer within {timeout_s:g} s") from error
         except (OSError, ValueError) as error:
             self._close_socket()
-            raise StoreError(f"{self._access.title} cannot be reached: {error}") from error
+            raise StoreError(f"{self._access.server_title} cannot be reached: {error}") from error
         except BaseException:
             self._close_socket()
             raise
         finally:
             self._lock.release()
+
+    def _call_once_more(self, commands: Sequence[Command], deadline_s: float) -> list[Reply]:
+        """Exchange over the connection, or over a new one if the server has closed it since the last call.
+
+        Commands may then run twice, which harms neither reads nor writes that name the one before.
+        """
+        if self._socket is not None:
+            try:
+                return self._exchange_commands(commands, deadline_s)
+            except TimeoutError:
+                raise
+            except OSError:
+                self._close_socket()
+        self._open_connection(deadline_s)
+        return self._exchange_commands(commands, deadline_s)
 
     def close_connection(self) -> None:
         """Close the connection; no call may come afterwards."""
@@ -137,7 +150,7 @@ class RedisClient:
             self._exchange_commands([login], deadline_s)
         elif self._access.order.secret and not self._access.read_value(CA):
             raise StoreRefusedError(
-                f"{self._access.title}: Secret {self._access.order.secret} of the namespace does not exist, or has neither "
+                f"{self._access.server_title}: Secret {self._access.order.secret} of the namespace does not exist, or has neither "
                 f"{PASSWORD} nor {CA}"
             )
 
@@ -152,7 +165,7 @@ class RedisClient:
         for _, address in addresses:
             if refusal := explain_refusal(address, allow_loopback=self._access.allow_loopback):
                 raise StoreRefusedError(
-                    f"{self._access.title}: {address} is {refusal}: connections to it are not allowed"
+                    f"{self._access.server_title}: {address} is {refusal}: connections to it are not allowed"
                 )
         return addresses
 
@@ -219,7 +232,7 @@ class RedisClient:
 
     def _translate_reply(self, text: str) -> StoreError:
         code = text.split(" ", 1)[0]
-        message = f"{self._access.title}: {text[:300]}"
+        message = f"{self._access.server_title}: {text[:300]}"
         if code == "OOM":
             return StoreFullError(f"{message}; raise its maxmemory, or lower ttl or maxEvents of the streams")
         return StoreRefusedError(message) if code in _REFUSALS else StoreError(message)

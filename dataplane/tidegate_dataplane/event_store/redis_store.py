@@ -194,7 +194,7 @@ class RedisEventStore:
         limit = int(memory.get("maxmemory", 0))
         if time.time() - report.at_s > SILENT_S and 0 < limit <= int(memory.get("used_memory", 0)):
             raise StoreFullError(
-                f"{self._access.title}: its maxmemory of {limit} bytes is used: raise it, or lower ttl or maxEvents of the streams"
+                f"{self._access.server_title}: its maxmemory of {limit} bytes is used: raise it, or lower ttl or maxEvents of the streams"
             )
         return list_reports(report, "the ingester")
 
@@ -247,7 +247,7 @@ class RedisEventStore:
         policy = _parse_info(info).get("maxmemory_policy", NO_EVICTION)
         if policy != NO_EVICTION:
             raise StoreRefusedError(
-                f"{self._access.title}: maxmemory-policy {policy} would drop events without a trace: set {NO_EVICTION}"
+                f"{self._access.server_title}: maxmemory-policy {policy} would drop events without a trace: set {NO_EVICTION}"
             )
 
 

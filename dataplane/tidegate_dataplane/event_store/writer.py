@@ -59,7 +59,7 @@ class EventWriter(Protocol):
         """Add rows by key and replace the state `before` by `after`, all or nothing.
 
         Raises:
-            StoreError: nothing is stored, or with an unreachable store it is not known: `read_state` says it.
+            StoreError: nothing is stored, or with an unreachable store it is not known: `read_state` shows it.
         """
         ...
 
