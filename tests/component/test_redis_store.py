@@ -30,6 +30,7 @@ from tidegate_dataplane.event_store.redis_client import (
     PASSWORD,
     PRIVATE_KEY,
     USERNAME,
+    Command,
     RedisAccess,
     RedisClient,
     Reply,
@@ -160,6 +161,31 @@ class TestTheStore:
             put(first, [TWO], 2, written)
 
         assert first.read_rows("clicks", [ONE.key]) == [ONE.row + TWO.row]
+
+    def test_a_write_while_another_one_is_prepared_makes_that_one_store_nothing(
+        self, server: RunningRedis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plan = server.plan(a_click_plan())
+        first, second = server.open_store(plan), server.open_store(plan)
+        start = first.read_state("clicks")
+        second.read_state("clicks")
+        exchange = RedisClient.call_server
+        written: list[StreamState] = []
+
+        def write_in_between(
+            client: RedisClient, commands: Sequence[Command], timeout_s: float
+        ) -> list[Reply]:
+            if commands[0][0] == b"EVAL" and not written:
+                written.append(StreamState())
+                written.append(put(second, [TWO], 7, start))
+            return exchange(client, commands, timeout_s)
+
+        monkeypatch.setattr(RedisClient, "call_server", write_in_between)
+        with pytest.raises(OtherWriterError):
+            put(first, [ONE], 1, start)
+
+        assert first.read_state("clicks") == written[-1]
+        assert first.read_rows("clicks", [ONE.key]) == [TWO.row]
 
     def test_a_writer_that_writes_without_having_read_is_refused(self, server: RunningRedis) -> None:
         store = server.open_store(server.plan(a_click_plan()))
