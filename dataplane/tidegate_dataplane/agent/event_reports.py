@@ -3,12 +3,17 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from tidegate_dataplane.contract import DesiredState, EventStreamReport, FeaturePlan, StreamProblem
 from tidegate_dataplane.event_store.redis_client import RedisAccess
 from tidegate_dataplane.event_store.redis_store import RedisEventStore
 from tidegate_dataplane.event_store.report import read_report
 from tidegate_dataplane.event_store.writer import StoreError
+
+REPORT_TIMEOUT_S: Final = 0.5
+"""The agent does nothing else while it reads a report."""
+RETRY_S: Final = 2.0
 
 
 class EventReports:
@@ -51,21 +56,25 @@ class _RedisReports:
             for stream in plan.streams
         )
         self._failing_since_s = self._read_at_s = time.time()
-        self._failing = False
+        self._error: StoreError | None = None
+        self._retry_at_s = 0.0
 
     def read_reports(self, now_s: float) -> Sequence[EventStreamReport]:
+        if self._error is not None and now_s < self._retry_at_s:
+            return self._explain_failure(self._error, now_s)
         try:
-            reports = self.store.read_published()
+            reports = self.store.read_published(REPORT_TIMEOUT_S)
         except StoreError as error:
+            if self._error is None:
+                self._failing_since_s = now_s
+            self._error, self._retry_at_s = error, now_s + RETRY_S
             return self._explain_failure(error, now_s)
         if reports:
             self._last, self._read_at_s = reports, now_s
-        self._failing = False
+        self._error = None
         return reports
 
     def _explain_failure(self, error: StoreError, now_s: float) -> Sequence[EventStreamReport]:
-        if not self._failing:
-            self._failing, self._failing_since_s = True, now_s
         problem = {
             "problem": StreamProblem.STREAM_REFUSED if error.refused else StreamProblem.STREAM_UNREACHABLE,
             "message": str(error),

@@ -176,7 +176,7 @@ class RedisEventStore:
         """Return 0: Redis does not know its readers."""
         return 0
 
-    def read_published(self) -> tuple[EventStreamReport, ...]:
+    def read_published(self, timeout_s: float = WRITE_TIMEOUT_S) -> tuple[EventStreamReport, ...]:
         """Return the last report, aged; none if there is none.
 
         Raises:
@@ -184,7 +184,7 @@ class RedisEventStore:
             StoreError: it cannot be read.
         """
         info, content = self._client.call_server(
-            [(b"INFO", b"memory"), (b"GET", self._prefix + b"/report")], WRITE_TIMEOUT_S
+            [(b"INFO", b"memory"), (b"GET", self._prefix + b"/report")], timeout_s
         )
         try:
             report = IngesterReport.model_validate_json(content if isinstance(content, bytes) else b"")
