@@ -12,6 +12,9 @@ EXECUTIONS: Final = "executions_total"
 JOINED: Final = "joined_requests_total"
 MISMATCHES: Final = "join_mismatches_total"
 SHARED: Final = "shared_requests_total"
+BUCKETED: Final = "bucket_requests_total"
+PADDED_ROWS: Final = "bucket_padding_rows_total"
+ENGINES_LOADED: Final = "engines_loaded_total"
 
 HELP_TEXTS: Final = {
     EXECUTIONS: "Executions in ONNX Runtime.",
@@ -19,13 +22,25 @@ HELP_TEXTS: Final = {
     MISMATCHES: "Comparisons, by way, in which a joined answer differed from that of the request alone; nothing is joined "
     "that way afterwards.",
     SHARED: "Requests of several rows whose shared inputs were executed with one row, by way: sent once, or found equal.",
+    BUCKETED: "Executions of a version with spec.compile.engine, by way: hit (by the engine of a bucket), miss (no bucket; by the "
+    "original graph), or original (there is a bucket, and the original graph answers, on trial or because that is faster).",
+    PADDED_ROWS: "Rows that were added to requests to fill their bucket.",
+    ENGINES_LOADED: "Compiled engines that were loaded.",
 }
 """By name without the prefix."""
 SENT: Final = "sent"
 EQUAL: Final = "equal"
 ROWS: Final = "rows"
 PADDING: Final = "padding"
+HIT: Final = "hit"
+MISS: Final = "miss"
+ORIGINAL: Final = "original"
 
+
+ENGINE_PARAMETER: Final = "tidegate_engine"
+"""Parameter of Triton's model configuration: what the order asks for, as JSON."""
+COMPILE_FOLDER_FILE: Final = "compile_folder"
+"""File of a version that names the folder through which its runners and the compiler exchange engines."""
 
 SHARED_ROWS: Final = "tidegate_shared_rows"
 """Name of the first dimension, in a compiled graph, of inputs that take one row, or as many as the others."""

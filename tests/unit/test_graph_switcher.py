@@ -24,7 +24,15 @@ from tidegate_dataplane.agent.state import (
 )
 from tidegate_dataplane.agent.triton import ServerGoneError
 from tidegate_dataplane.compiler.exchange import CompileFolder, CompileResult
-from tidegate_dataplane.contract import DesiredState, FailureReason
+from tidegate_dataplane.contract import (
+    BucketResult,
+    DesiredState,
+    EngineMode,
+    EngineOrder,
+    EngineReport,
+    FailureReason,
+)
+from tidegate_dataplane.engines.engine_folder import CompiledBucket, RunnerNotes
 
 ORDER = a_desired_state(graph_passes=True)
 GRAPH = b"a faster graph"
@@ -56,10 +64,12 @@ class SwitcherWorld:
         reason = self.refusals.pop(0) if self.refusals else ""
         return VersionRefusal(FailureReason.LOAD_FAILED, reason) if reason else None
 
-    def observe(self, order: DesiredState = ORDER, *, serves: bool = True) -> ObservedPod:
+    def observe(
+        self, order: DesiredState = ORDER, *, serves: bool = True, proven: DesiredState = ORDER
+    ) -> ObservedPod:
         ready = {order.model: (1,)} if serves else {}
         observed = ObservedPod(ServerState(live=True, ready=ready), {order.model: {1: FACTS}})
-        return self.switcher.observe_graphs(order, observed, AgentMemory(proven=content_of(ORDER)))
+        return self.switcher.observe_graphs(order, observed, AgentMemory(proven=content_of(proven)))
 
     async def switch(self, sha256: str = SHA256) -> SwitchResult:
         action = SwitchGraph(LoadVersions(ORDER, (1,), {}), sha256)
@@ -82,6 +92,26 @@ def test_only_a_version_that_serves_is_compiled(pod: SwitcherWorld) -> None:
     assert job is not None
     assert (job.version, job.digest) == (1, "d1")
     assert observed.compile_result == CompileResult(graph_sha256=SHA256)
+
+
+def test_engines_are_ordered_with_the_graph_and_reported(pod: SwitcherWorld) -> None:
+    engine = EngineOrder(engine=EngineMode.AUTO)
+    order = a_desired_state(graph_passes=True, engine=engine)
+    engines = pod.compiled.find_engines("d1", engine)
+    shape = (("x", (3, 4)),)
+    engines.write_buckets([CompiledBucket(shape, "OpenVINO", "a.engine", "00", speedup=1.5, max_error=1e-7)])
+    engines.write_notes("a", RunnerNotes(unpadded=("length",)))
+
+    observed = pod.observe(order, proven=order)
+
+    job = pod.compiled.read_job()
+    assert job is not None
+    assert job.engine == engine
+    assert observed.engines == EngineReport(
+        buckets=(BucketResult(shape="x 3x4", engine="OpenVINO", speedup=1.5, max_error=1e-7),),
+        message="padding the length changes the answers: such shapes are compiled as they are",
+    )
+    assert pod.observe().engines is None
 
 
 def test_without_spec_compile_there_is_no_job(pod: SwitcherWorld) -> None:

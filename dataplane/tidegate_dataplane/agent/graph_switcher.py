@@ -16,7 +16,7 @@ from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.repository import ModelRepository
 from tidegate_dataplane.agent.state import AgentMemory, LoadVersions, ObservedPod, SwitchGraph
 from tidegate_dataplane.agent.triton import ServerGoneError
-from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob
+from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob, make_engine_report
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
 
 log = structlog.get_logger()
@@ -81,6 +81,7 @@ class GraphSwitcher:
                 digest=facts.digest,
                 source=self._repository.model_file(desired.model, desired.version),
                 shared_inputs=desired.shared_inputs,
+                engine=desired.engine,
             )
             self._folder.write_job(job, [version.digest for version in stored.values()])
         return replace(
@@ -88,6 +89,9 @@ class GraphSwitcher:
             graphs=graphs,
             compile_result=self._folder.read_result(facts.digest),
             is_compiling=self._folder.count_attempts(facts.digest) > 0,
+            engines=None
+            if desired.engine is None
+            else make_engine_report(self._folder.find_engines(facts.digest, desired.engine)),
         )
 
     async def switch_graph(self, action: SwitchGraph, observed: ObservedPod) -> SwitchResult:

@@ -23,7 +23,7 @@ from tidegate_dataplane.agent.graph_switcher import GraphSwitcher, SwitchResult
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.refusals import ArtefactError, VersionRefusal
 from tidegate_dataplane.agent.report import CurrentStep, make_batching_report, make_report, served_model
-from tidegate_dataplane.agent.repository import HOST_MODELS, InstalledVersion, ModelRepository
+from tidegate_dataplane.agent.repository import COMPILE_DIR, HOST_MODELS, InstalledVersion, ModelRepository
 from tidegate_dataplane.agent.runners import RunnerRegistry
 from tidegate_dataplane.agent.settings import AgentSettings, OnnxBackend
 from tidegate_dataplane.agent.state import (
@@ -148,7 +148,7 @@ class Agent:
         self._current_step = CurrentStep()
         self._crashed_order: DesiredState | None = None
         self._unproven: _UnprovenVersion | None = None
-        folder = CompileFolder(settings.cache_dir / "compile")
+        folder = CompileFolder(settings.cache_dir / COMPILE_DIR)
         self._graphs = GraphSwitcher(folder, repository, metrics, self._load_versions, clock)
         self.tables = TableRefresher(
             settings.pod_name, repository, open_source, metrics, self._load_versions, self._changed.set, clock

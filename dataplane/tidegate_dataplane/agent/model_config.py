@@ -20,6 +20,7 @@ from tidegate_dataplane.contract import (
     ModelFormat,
     TensorSpec,
 )
+from tidegate_dataplane.runner_interface import ENGINE_PARAMETER
 
 CONFIG_DIGEST = "tidegate_config_digest"
 RELOAD_MARK = "tidegate_loaded_anew"
@@ -82,7 +83,16 @@ def render_config(
         return config
     if order.format is ModelFormat.ONNX and config["backend"] == "python":
         config = with_warm_up(config, order.warmup_requests)
+        config = _with_engine(order, config)
     return _with_batching(order, config, artefact)
+
+
+def _with_engine(order: DesiredState, config: ModelConfig) -> ModelConfig:
+    """Return `config` with what our runner has to know to use engines."""
+    if order.engine is None:
+        return config
+    parameter = {ENGINE_PARAMETER: {"string_value": order.engine.model_dump_json()}}
+    return {**config, "parameters": {**config.get("parameters", {}), **parameter}}
 
 
 def config_digest(config: ModelConfig) -> str:

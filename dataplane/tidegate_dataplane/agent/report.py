@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.agent.state import (
     AgentMemory,
     FetchArtefact,
@@ -22,6 +23,7 @@ from tidegate_dataplane.contract import (
     CompilePhase,
     CompileReport,
     DesiredState,
+    EngineReport,
     ModelFormat,
     VersionFailure,
     VersionMemory,
@@ -38,6 +40,10 @@ _LIMIT_MESSAGES = {
 _FOREIGN_BACKEND = (
     "a backend of Triton runs the model, and nothing compares its joined answers; if the rows of a request do not depend on "
     "each other, set batching.mode to Fixed"
+)
+_NO_ENGINES = (
+    "a backend of Triton runs the model, and engines are chosen in Tidegate's runner: use Tidegate's Triton image, or remove "
+    "spec.compile.engine"
 )
 _NO_FREE_DIMENSION = "the inputs and outputs do not all have the same free first dimension; export the model with one to have requests joined"
 
@@ -133,8 +139,15 @@ def _make_compile_report(
     return CompileReport(
         version=desired.version,
         phase=_derive_compile_phase(result, loaded, refused=bool(refusal)),
+        engines=_report_engines(observed, memory),
         **outcome,
     )
+
+
+def _report_engines(observed: ObservedPod, memory: AgentMemory) -> EngineReport | None:
+    if observed.engines is not None and memory.backend is OnnxBackend.NATIVE:
+        return EngineReport(message=_NO_ENGINES)
+    return observed.engines
 
 
 def _derive_compile_phase(result: CompileResult, loaded: str | None, *, refused: bool) -> CompilePhase:

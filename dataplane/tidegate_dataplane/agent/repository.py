@@ -15,9 +15,12 @@ from tidegate_dataplane.agent.artefacts.table_fetch import StoredTables
 from tidegate_dataplane.agent.files import link_or_copy, write_whole
 from tidegate_dataplane.agent.formats import MODEL_FILES, SERVED_GRAPH, UNKNOWN_GRAPH
 from tidegate_dataplane.contract import DesiredState, ModelFormat
+from tidegate_dataplane.runner_interface import COMPILE_FOLDER_FILE
 
 INCOMING = ".incoming"
 PARTS = ".parts"
+COMPILE_DIR = "compile"
+"""Folder of the cache through which agent, compiler and runners exchange what was compiled."""
 PACKAGE = Path(__file__).parent.parent
 HOST_MODELS = {
     ModelFormat.ONNX: PACKAGE / "models" / "host" / "model.py",
@@ -26,7 +29,7 @@ HOST_MODELS = {
 }
 # What our models need at run time; it travels with the version, so the server's image cannot disagree.
 RUNTIME_PARTS = {
-    ModelFormat.ONNX: ("__init__.py", "runner_interface.py", "batching", "sampling"),
+    ModelFormat.ONNX: ("__init__.py", "runner_interface.py", "batching", "engines", "sampling"),
     ModelFormat.FEATURES: (
         "__init__.py",
         "addresses.py",
@@ -54,6 +57,7 @@ class ModelRepository:
     def __init__(self, root: Path, cache: Path) -> None:
         self._root = root
         self._records = cache / "records"
+        self._compiled = cache / COMPILE_DIR
 
     @property
     def partial_dir(self) -> Path:
@@ -87,6 +91,8 @@ class ModelRepository:
 
     def install_version(self, staging: Path, order: DesiredState, facts: ArtefactFacts) -> InstalledVersion:
         """Add our runtime files to the artefact, then move the folder to its place."""
+        if order.format is ModelFormat.ONNX:
+            (staging / COMPILE_FOLDER_FILE).write_text(str(self._compiled / facts.digest))
         _add_runtime_files(staging, order)
         folder = self._root / order.model / str(order.version)
         folder.parent.mkdir(parents=True, exist_ok=True)

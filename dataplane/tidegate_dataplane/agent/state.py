@@ -12,6 +12,7 @@ from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.compiler.exchange import CompileResult
 from tidegate_dataplane.contract import (
     DesiredState,
+    EngineReport,
     EventStreamReport,
     FailureReason,
     ModelFormat,
@@ -63,6 +64,8 @@ class ObservedPod:
     compile_result: CompileResult | None = None
     """What the compiler made of the order's version; None as long as it has not ended."""
     is_compiling: bool = False
+    engines: EngineReport | None = None
+    """The engines of the order's version; None if its order asks for none."""
     must_load_tables: bool = False
     """Whether a new table is ready to be loaded, or it is not known which tables the server has."""
 

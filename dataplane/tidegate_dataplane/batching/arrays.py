@@ -14,7 +14,7 @@ Answer = list[Array] | Exception
 Shape = tuple[tuple[int, ...], ...]
 """The shape of one row of each input."""
 
-_TOLERANCES = {"float16": 2e-2, "float32": 1e-4, "float64": 1e-6}
+TOLERANCES = {"float16": 2e-2, "float32": 1e-4, "float64": 1e-6}
 
 
 def count_rows(inputs: Inputs) -> int:
@@ -59,13 +59,14 @@ def split_answer(answer: Answer, rows: Sequence[int]) -> list[Answer] | None:
 class OutputScales:
     """The largest numbers of each output that were seen, by the place in a row: a price beside a share has its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, tolerances: Mapping[str, float] = TOLERANCES) -> None:
+        self._tolerances = tolerances
         self._largest: dict[int, Array] = {}
 
     def is_same_answer(self, expected: Answer, answer: Answer) -> bool:
         """Return whether the numbers are equal but for rounding: kernels differ with the number of rows.
 
-        The bound is a share of the largest number: 1e-4 for float32, 2e-2 for float16, 1e-6 for float64.
+        The bound is a share of the largest number, by default 1e-4 for float32, 2e-2 for float16, 1e-6 for float64.
         """
         if isinstance(expected, Exception) or isinstance(answer, Exception):
             return False
@@ -76,7 +77,7 @@ class OutputScales:
     def _is_close(self, number: int, expected: Array, answer: Array) -> bool:
         if expected.shape != answer.shape or expected.dtype != answer.dtype:
             return False
-        tolerance = _TOLERANCES.get(expected.dtype.name)
+        tolerance = self._tolerances.get(expected.dtype.name)
         if tolerance is None or expected.size == 0:
             return bool(np.array_equal(expected, answer))
         finite = np.isfinite(expected)

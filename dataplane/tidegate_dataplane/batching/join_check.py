@@ -26,10 +26,10 @@ class JoinCheck:
     without a mask. Such a model gets no joined executions.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scales: OutputScales | None = None) -> None:
         self.state = JoinState.TRIED
         self.mismatches = 0
-        self._scales = OutputScales()
+        self._scales = scales if scales is not None else OutputScales()
         self._agreed = 0
         self._failed = 0
         self._joined = 0

@@ -5,20 +5,23 @@ Every file appears by a rename, so each side can be killed at any moment.
 
 import shutil
 from collections.abc import Collection
+from math import isfinite
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tidegate_dataplane.agent.files import write_whole
-from tidegate_dataplane.contract import CompileOutcome
+from tidegate_dataplane.contract import BucketResult, CompileOutcome, EngineOrder, EngineReport
+from tidegate_dataplane.engines.engine_folder import EngineFolder, describe_shape, find_engine_dir
 
 GRAPH_FILE = "graph.onnx"
+SCRATCH_PREFIX = ".scratch-"
 
 
 class CompileJob(BaseModel):
     """A version whose graph is to be compiled; `digest` identifies its content, and `source` is its model.onnx.
 
-    `shared_inputs` have equal rows in most requests.
+    `shared_inputs` have equal rows in most requests. With `engine`, shapes that come often are compiled for it afterwards.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -28,12 +31,34 @@ class CompileJob(BaseModel):
     digest: str
     source: Path
     shared_inputs: tuple[str, ...] = ()
+    engine: EngineOrder | None = None
 
 
 class CompileResult(CompileOutcome):
     """What the compiler made of a graph; `graph_sha256` is that of the faster graph, empty if the published one is served."""
 
     graph_sha256: str = ""
+
+
+def make_engine_report(engines: EngineFolder) -> EngineReport:
+    """Return what became of the buckets of a version, and what its runners say."""
+    notes = engines.read_notes()
+    unpadded = [
+        f"padding the {kind} changes the answers: such shapes are compiled as they are"
+        for kind in notes.unpadded
+    ]
+    buckets = [
+        BucketResult(
+            shape=describe_shape(bucket.shape),
+            engine=bucket.engine if bucket.file else "",
+            reason=bucket.reason,
+            speedup=bucket.speedup,
+            max_error=bucket.max_error if isfinite(bucket.max_error) else None,
+            cached=bucket.cached,
+        )
+        for bucket in engines.read_buckets()
+    ]
+    return EngineReport(buckets=tuple(buckets), message="; ".join(filter(None, [notes.problem, *unpadded])))
 
 
 class CompileFolder:
@@ -66,6 +91,10 @@ class CompileFolder:
     def graph_path(self, digest: str) -> Path:
         """Return where the compiled graph of a version is, if there is one."""
         return self._root / digest / GRAPH_FILE
+
+    def find_engines(self, digest: str, order: EngineOrder) -> EngineFolder:
+        """Return where the engines of a version are exchanged with its runners."""
+        return EngineFolder(find_engine_dir(self._root / digest, order.engine.value, order.precision.value))
 
     def count_attempts(self, digest: str) -> int:
         """Return how often a compilation of this content has begun."""

@@ -8,14 +8,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
 
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
-from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileFolder, CompileJob, CompileResult
+from tidegate_dataplane.compiler.engine_jobs import EngineJobs
+from tidegate_dataplane.compiler.exchange import (
+    GRAPH_FILE,
+    SCRATCH_PREFIX,
+    CompileFolder,
+    CompileJob,
+    CompileResult,
+)
 from tidegate_dataplane.compiler.settings import CompilerSettings
 from tidegate_dataplane.compiler.shared_graphs import SharedGraphs, make_cache_key
 
@@ -25,7 +32,6 @@ MAX_ATTEMPTS = 2
 OWN_MEMORY_BYTES = 96 << 20
 """Of the container's limit, for the loop itself."""
 NICENESS = 19
-SCRATCH_PREFIX = ".scratch-"
 CRASH_PAUSE_S = 10.0
 CHECK_S = 0.1
 
@@ -41,8 +47,10 @@ class Compiler:
         self._settings = settings
         self._should_stop = should_stop
         self._folder = CompileFolder(settings.exchange_dir)
-        cache = settings.node_cache_dir
-        self._shared = SharedGraphs(None if cache is None else NodeCache(cache, settings.node_cache_bytes))
+        folder = settings.node_cache_dir
+        cache = None if folder is None else NodeCache(folder, settings.node_cache_bytes)
+        self._shared = SharedGraphs(cache)
+        self._engines = EngineJobs(self._folder, settings.exchange_dir, cache, self._run_module)
 
     def compile_jobs(self) -> None:
         """Compile jobs until told to stop; no error ends the process, since its end would make the pod unready."""
@@ -50,15 +58,23 @@ class Compiler:
             shutil.rmtree(scratch, ignore_errors=True)
         while not self._should_stop():
             job = self._folder.read_job()
-            if job is None or self._folder.read_result(job.digest) is not None:
-                time.sleep(self._settings.poll_s)
-                continue
             try:
-                self.compile_job(job)
+                if job is None or not self._take_step(job):
+                    time.sleep(self._settings.poll_s)
             except Exception:
                 # A full disk, or a folder that the agent removes meanwhile.
-                log.exception("compile_crashed", model=job.model, version=job.version)
+                log.exception("compile_crashed", job=job)
                 time.sleep(CRASH_PAUSE_S)
+
+    def _take_step(self, job: CompileJob) -> bool:
+        """Compile the graph of a job, else one of its engines; return whether there was something to do."""
+        if self._folder.read_result(job.digest) is None:
+            self.compile_job(job)
+            return True
+        try:
+            return self._engines.compile_next(job)
+        except _WithdrawnError:
+            return True
 
     def compile_job(self, job: CompileJob) -> None:
         """Write the result of a job, unless the job or the compiler ends first."""
@@ -128,16 +144,20 @@ class Compiler:
             return None
 
     def _run_process(self, job: CompileJob, output: Path, candidate: Path | None = None) -> int | None:
-        """Run the passes as a process; return its exit status, None if it took too long.
+        """Run the passes as a process, as `_run_module` does."""
+        options = [f"--shared-input={name}" for name in job.shared_inputs]
+        if candidate is not None:
+            options.append(f"--candidate={candidate}")
+        arguments = [str(job.source), str(output), *options]
+        return self._run_module(job, "tidegate_dataplane.compiler.optimize", arguments)
+
+    def _run_module(self, job: CompileJob, module: str, arguments: Sequence[str]) -> int | None:
+        """Run a module as a process; return its exit status, None if it took too long.
 
         Raises:
             _WithdrawnError: the job is no longer ordered, or the compiler is to stop.
         """
-        options = [f"--shared-input={name}" for name in job.shared_inputs]
-        if candidate is not None:
-            options.append(f"--candidate={candidate}")
-        module = "tidegate_dataplane.compiler.optimize"
-        command = [sys.executable, "-m", module, str(job.source), str(output), *options]
+        command = [sys.executable, "-m", module, *arguments]
         process = subprocess.Popen(command, preexec_fn=self._limit_process)
         deadline = time.monotonic() + self._settings.timeout_s
         try:

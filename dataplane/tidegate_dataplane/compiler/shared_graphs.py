@@ -24,7 +24,7 @@ def make_cache_key(digest: str, shared_inputs: Sequence[str] = ()) -> str:
     passes = Path(tidegate_dataplane.graph_passes.__file__).parent
     sources = [(path.name, hash_file(path)) for path in sorted(passes.glob("*.py"))]
     versions = [importlib.metadata.version(library) for library in LIBRARIES]
-    content = [digest, sorted(shared_inputs), sources, versions, platform.machine(), _read_processor()]
+    content = [digest, sorted(shared_inputs), sources, versions, platform.machine(), read_processor()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -51,20 +51,21 @@ class SharedGraphs:
 
     def store_result(self, key: str, result: CompileResult, graph: Path) -> None:
         """Add a result and its graph, if they fit."""
-        if self._cache is None or not self._add_file(f"{key}.graph", graph.read_bytes()):
-            return
-        self._add_file(f"{key}.result", result.model_dump_json().encode())
-
-    def _add_file(self, name: str, content: bytes) -> bool:
-        entry = self._cache.begin_entry(len(content)) if self._cache is not None else None
-        if entry is None:
-            return False
-        entry.append(content)
-        entry.finish(name, complete=True, expected_sha256=None)
-        return True
+        if self._cache is not None and add_cache_file(self._cache, f"{key}.graph", graph.read_bytes()):
+            add_cache_file(self._cache, f"{key}.result", result.model_dump_json().encode())
 
 
-def _read_processor() -> str:
+def add_cache_file(cache: NodeCache, name: str, content: bytes) -> bool:
+    """Add a file to the node's cache; return whether it fits."""
+    entry = cache.begin_entry(len(content))
+    if entry is None:
+        return False
+    entry.append(content)
+    entry.finish(name, complete=True, expected_sha256=None)
+    return True
+
+
+def read_processor() -> str:
     """Return the model and the instruction set of the first processor; empty where Linux does not say."""
     try:
         lines = CPU_INFO.read_text().splitlines()

@@ -1,7 +1,17 @@
 """The JSON messages between the control plane and the data plane, which older and newer versions can both read."""
 
 from tidegate_dataplane.contract.batch import BATCH_PATH, BatchFeatures, BatchOrder, InputColumn
-from tidegate_dataplane.contract.compile import CompileOutcome, CompilePhase, CompileReport, PassResult
+from tidegate_dataplane.contract.compile import (
+    BucketResult,
+    CompileOutcome,
+    CompilePhase,
+    CompileReport,
+    EngineMode,
+    EngineOrder,
+    EnginePrecision,
+    EngineReport,
+    PassResult,
+)
 from tidegate_dataplane.contract.events import (
     EventField,
     EventFieldType,
@@ -122,6 +132,7 @@ __all__ = [
     "BatchOrder",
     "BatchingMode",
     "BatchingReport",
+    "BucketResult",
     "Bucketize",
     "CandidateCut",
     "Clip",
@@ -131,6 +142,10 @@ __all__ = [
     "Cross",
     "DesiredState",
     "Dwell",
+    "EngineMode",
+    "EngineOrder",
+    "EnginePrecision",
+    "EngineReport",
     "Entity",
     "EntityKeyType",
     "EventField",

@@ -23,6 +23,52 @@ class CompilePhase(StrEnum):
     """The version is served as published; the message has the reason and the way out."""
 
 
+class EngineMode(StrEnum):
+    """What runs the graph where a request has the shape of a bucket."""
+
+    OPENVINO = "OpenVINO"
+    AUTO = "Auto"
+    """The fastest, by measurement."""
+
+
+class EnginePrecision(StrEnum):
+    """Precision of the numbers that an engine computes with."""
+
+    FP32 = "FP32"
+    BF16 = "BF16"
+
+
+class EngineOrder(ContractModel):
+    """Which engine to compile for the shapes that come often, and the sizes that they are rounded up to."""
+
+    engine: EngineMode
+    precision: EnginePrecision = EnginePrecision.FP32
+    rows: tuple[int, ...] = Field(default=(), description="numbers of rows; empty: those that come often")
+    lengths: tuple[int, ...] = Field(
+        default=(), description="of other free dimensions; empty: those that come often"
+    )
+
+
+class BucketResult(ContractModel):
+    """What became of the shape that requests had often."""
+
+    shape: str
+    engine: str = Field(default="", description="the engine that runs it; empty: the original graph")
+    reason: str = Field(default="", description="why no engine runs it; empty while it is compiled")
+    speedup: float = Field(default=0.0, description="time of the original graph over that of the engine")
+    max_error: float | None = Field(
+        default=0.0, description="of an answer, as a share of the output's largest number"
+    )
+    cached: bool = Field(default=False, description="whether another pod of the node had compiled it")
+
+
+class EngineReport(ContractModel):
+    """The buckets of the ordered version, in the order in which they were compiled."""
+
+    buckets: tuple[BucketResult, ...] = ()
+    message: str = Field(default="", description="why no engine can be used, or a dimension is not padded")
+
+
 class PassResult(ContractModel):
     """What became of one graph pass."""
 
@@ -59,3 +105,4 @@ class CompileReport(CompileOutcome):
 
     version: int
     phase: CompilePhase
+    engines: EngineReport | None = Field(default=None, exclude_if=lambda engines: engines is None)

@@ -151,6 +151,26 @@ SHARED_REQUESTS: Final = RUNNER.add_counter(
     runner_interface.SHARED, runner_interface.HELP_TEXTS[runner_interface.SHARED], "model", "version", "way"
 )
 
+BUCKET_REQUESTS: Final = RUNNER.add_counter(
+    runner_interface.BUCKETED,
+    runner_interface.HELP_TEXTS[runner_interface.BUCKETED],
+    "model",
+    "version",
+    "way",
+)
+BUCKET_PADDING_ROWS: Final = RUNNER.add_counter(
+    runner_interface.PADDED_ROWS,
+    runner_interface.HELP_TEXTS[runner_interface.PADDED_ROWS],
+    "model",
+    "version",
+)
+ENGINES_LOADED: Final = RUNNER.add_counter(
+    runner_interface.ENGINES_LOADED,
+    runner_interface.HELP_TEXTS[runner_interface.ENGINES_LOADED],
+    "model",
+    "version",
+)
+
 FEATURE_STORE: Final = MetricCatalog("tidegate_feature_store_")
 STORE_KEYS: Final = FEATURE_STORE.add_counter(
     "keys_total",

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel
 from tidegate_dataplane.contract.batch import BatchOrder
-from tidegate_dataplane.contract.compile import CompileReport
+from tidegate_dataplane.contract.compile import CompileReport, EngineOrder
 from tidegate_dataplane.contract.events import EventStreamReport
 from tidegate_dataplane.contract.features import FeaturePlan
 from tidegate_dataplane.contract.nearline import StreamOrder, StreamReport
@@ -144,6 +144,11 @@ class DesiredState(ContractModel):
         default=False,
         exclude_if=lambda ordered: not ordered,
         description="serve the version with the graph that passes make of it, as soon as it is proved and faster",
+    )
+    engine: EngineOrder | None = Field(
+        default=None,
+        exclude_if=lambda engine: engine is None,
+        description="compile the shapes that requests often have for an engine, after the graph passes",
     )
     max_artefact_bytes: int = Field(default=20 * GIBIBYTE, ge=1)
     allowed_hosts: tuple[str, ...] = Field(

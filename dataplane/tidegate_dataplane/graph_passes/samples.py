@@ -32,7 +32,7 @@ def make_requests(
     Ids stay within the tables that they index where the graph shows which these are.
     """
     random = np.random.default_rng(seed)
-    bounds = _find_bounds(model.graph)
+    bounds = find_bounds(model.graph)
     for inner in inner_sizes:
         for count in rows:
             yield {
@@ -50,7 +50,7 @@ def make_edge_requests(model: ir.Model, seed: int = 1) -> Iterator[Request]:
     Beyond the ends are ids of at most MAX_EDGES columns of each input.
     """
     random = np.random.default_rng(seed)
-    bounds = _find_bounds(model.graph)
+    bounds = find_bounds(model.graph)
     inputs = {str(value.name): value for value in model.graph.inputs if not value.is_initializer()}
 
     def make_request(rows: int) -> dict[str, Array]:
@@ -97,7 +97,7 @@ def _has_free_dims(graph: ir.Graph) -> bool:
     return any(None in (read_static_dims(value) or ())[1:] for value in graph.inputs)
 
 
-def _find_bounds(graph: ir.Graph) -> dict[tuple[str, int], int]:
+def find_bounds(graph: ir.Graph) -> dict[tuple[str, int], int]:
     """Return the entries of the smallest table that each column of each input indexes; column -1 stands for all of an input."""
     bounds: dict[tuple[str, int], int] = {}
     for node in graph:

@@ -70,6 +70,7 @@ class TritonPythonModel:
             self._run_zeros_once(config)
             self._warm_up(config)
         self._shared = self._make_shared_inputs(config)
+        self._engines = self._start_engines(args, config, instances)
         self._joiner = self._make_joiner(config)
         self._watchdog, self._sampler = _start_watching(args, self._joiner.find_limit() or "")
         self._memory = _export_memory(args["model_name"], args["model_version"], instances)
@@ -78,6 +79,8 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Stop the watchdog, and send the remaining samples."""
         self._watchdog.stop_watching()
+        if self._engines is not None:
+            self._engines.stop_loading()
         self._metrics.export_now()
         self._sampler.finish_sending()
 
@@ -108,7 +111,31 @@ class TritonPythonModel:
 
         checked = _read_parameter(config, CHECKED_JOINS_PARAMETER) == "true"
         mode = JoinMode.NONE if not self._batched else JoinMode.CHECKED if checked else JoinMode.TRUSTED
-        return RequestJoiner(self._run_session, mode)
+        execute = self._run_session if self._engines is None else self._engines.router.answer_request
+        return RequestJoiner(execute, mode)
+
+    def _start_engines(self, args: dict[str, str], config: dict[str, Any], instances: int) -> Any:
+        """Return what sends requests to compiled engines; None if none are ordered."""
+        from tidegate_dataplane.engines.engine_loader import RunnerFacts, start_engines
+        from tidegate_dataplane.runner_interface import ENGINE_PARAMETER
+
+        # Of a model without rows, the first dimension is one like others and not padded.
+        free_dims = {
+            model_input.name: [
+                isinstance(size, str | None) and (axis > 0 or self._max_rows > 0)
+                for axis, size in enumerate(model_input.shape)
+            ]
+            for model_input in self._session.get_inputs()
+        }
+        facts = RunnerFacts(
+            name=args.get("model_instance_name", "0"),
+            outputs=self._outputs,
+            threads=_count_threads(config, instances),
+            free_bytes=lambda: (_read_free_memory() or (None, None))[0],
+        )
+        folder = Path(args["model_repository"]) / args["model_version"]
+        parameter = _read_parameter(config, ENGINE_PARAMETER)
+        return start_engines(folder, parameter, free_dims, self._run_session, facts)
 
     def _make_shared_inputs(self, config: dict[str, Any]) -> Any:
         """Return what prepares requests with shared inputs, of which there may be none."""
@@ -137,7 +164,8 @@ class TritonPythonModel:
         return answer
 
     def _read_counters(self) -> dict[tuple[str, str], int]:
-        return {**self._joiner.read_counters(), **self._shared.read_counters()}
+        engines = {} if self._engines is None else self._engines.read_counters()
+        return {**self._joiner.read_counters(), **self._shared.read_counters(), **engines}
 
     def _offer_sample(self, request_id: str, inputs: dict[str, Array], answer: list[Array]) -> None:
         try:

@@ -1,0 +1,141 @@
+"""Files through which runners report missed shapes, and the compiler returns what it compiled for them.
+
+Every file appears by a rename. Both sides read only so many bytes, and ignore what they cannot read.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidegate_dataplane.engines.bucket_shapes import BucketShape
+
+MAX_FILE_BYTES = 1 << 20
+MAX_RUNNERS = 64
+INDEX_FILE = "buckets.json"
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledBucket:
+    """What the compiler made of a bucket; `file` is empty if the original graph serves it, for the given reason.
+
+    Without file and reason it is being compiled, or that was cut short; `attempts` counts how often it began.
+
+    `bounds` has for each input the columns that are ids, -1 for all of them, and the number of entries of their table.
+    """
+
+    shape: BucketShape
+    engine: str = ""
+    file: str = ""
+    sha256: str = ""
+    reason: str = ""
+    speedup: float = 0.0
+    max_error: float = 0.0
+    cached: bool = False
+    attempts: int = 0
+    bounds: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerNotes:
+    """What one runner tells the compiler: the buckets that it misses, with their counts, and those that it refuses."""
+
+    missed: tuple[tuple[BucketShape, int], ...] = ()
+    refused: tuple[tuple[BucketShape, str], ...] = ()
+    unpadded: tuple[str, ...] = ()
+    """Kinds of dimensions whose padding changes the answers."""
+    problem: str = ""
+    """Why this runner loads no engine at all."""
+
+
+class EngineFolder:
+    """`buckets.json`, a file for each compiled engine, and `runner-<name>.json` of each runner."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def read_buckets(self) -> tuple[CompiledBucket, ...]:
+        """Return the buckets that were compiled or left out; none if the file is missing or damaged."""
+        content = _read_json(self.root / INDEX_FILE)
+        try:
+            return tuple(_read_bucket(entry) for entry in content)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return ()
+
+    def write_buckets(self, buckets: Iterable[CompiledBucket]) -> None:
+        """Replace the list of buckets."""
+        _write_json(self.root / INDEX_FILE, [asdict(bucket) for bucket in buckets])
+
+    def write_notes(self, runner: str, notes: RunnerNotes) -> None:
+        """Replace what this runner tells the compiler."""
+        _write_json(self.root / f"runner-{runner}.json", asdict(notes))
+
+    def read_notes(self) -> RunnerNotes:
+        """Return what all runners tell, with the sums of their counts."""
+        missed: dict[BucketShape, int] = {}
+        refused: dict[BucketShape, str] = {}
+        unpadded: set[str] = set()
+        problem = ""
+        for path in sorted(self.root.glob("runner-*.json"))[:MAX_RUNNERS]:
+            content = _read_json(path)
+            try:
+                for shape, count in content["missed"]:
+                    bucket = _read_shape(shape)
+                    missed[bucket] = missed.get(bucket, 0) + int(count)
+                refused.update({_read_shape(shape): str(reason) for shape, reason in content["refused"]})
+                unpadded.update(map(str, content["unpadded"]))
+                problem = str(content["problem"]) or problem
+            except (TypeError, ValueError, KeyError):
+                continue
+        frequent = sorted(missed.items(), key=lambda entry: -entry[1])
+        return RunnerNotes(tuple(frequent), tuple(refused.items()), tuple(sorted(unpadded)), problem)
+
+
+def find_engine_dir(version_dir: Path, engine: str, precision: str) -> Path:
+    """Return the folder of the engines of a version, in that through which its compiled graph came."""
+    return version_dir / f"engines-{engine}-{precision}"
+
+
+def describe_shape(shape: BucketShape) -> str:
+    """Return the shape for people: `history 128x50, item 128`."""
+    return ", ".join(f"{name} {'x'.join(map(str, sizes)) or 'scalar'}" for name, sizes in shape)
+
+
+def _read_bucket(entry: Any) -> CompiledBucket:
+    return CompiledBucket(
+        shape=_read_shape(entry["shape"]),
+        engine=str(entry["engine"]),
+        file=Path(str(entry["file"])).name,
+        sha256=str(entry["sha256"]),
+        reason=str(entry["reason"]),
+        speedup=float(entry["speedup"]),
+        max_error=float(entry["max_error"]),
+        cached=bool(entry["cached"]),
+        attempts=int(entry["attempts"]),
+        bounds={
+            str(name): {str(column): int(size) for column, size in columns.items()}
+            for name, columns in entry["bounds"].items()
+        },
+    )
+
+
+def _read_shape(content: Sequence[Any]) -> BucketShape:
+    return tuple((str(name), tuple(int(size) for size in sizes)) for name, sizes in content)
+
+
+def _read_json(path: Path) -> Any:
+    """Return the content of a file; None if it is missing, too large, or no JSON."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        return json.loads(content) if len(content) <= MAX_FILE_BYTES else None
+    except (OSError, ValueError):
+        return None
+
+
+def _write_json(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(content))
+    part.replace(path)

@@ -1,0 +1,296 @@
+"""Engines are compiled for the shapes that are missed, and only those that answer alike are used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from builders.engine_models import build_history_model, make_history_request
+from builders.onnx_models import a_model, a_tensor
+from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
+from tidegate_dataplane.compiler import compile_engine
+from tidegate_dataplane.compiler.compile_engine import (
+    ENGINE_FILE,
+    BucketLeftOutError,
+    compare_engine,
+    compile_bucket,
+    compile_bucket_file,
+    fix_dimensions,
+)
+from tidegate_dataplane.compiler.engine_jobs import MAX_ATTEMPTS, MAX_BUCKETS, EngineJobs
+from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob, CompileResult
+from tidegate_dataplane.contract import EngineMode, EngineOrder, EnginePrecision
+from tidegate_dataplane.engines.bucket_shapes import BucketShape
+from tidegate_dataplane.engines.engine_folder import CompiledBucket, EngineFolder, RunnerNotes
+from tidegate_dataplane.engines.request_guard import RequestGuard
+from tidegate_dataplane.graph_passes.proof import Session
+
+Array = NDArray[Any]
+SHAPE: BucketShape = (("history", (16, 20)), ("item", (16,)))
+FORCED, AUTO, FP32, BF16 = EngineMode.OPENVINO, EngineMode.AUTO, EnginePrecision.FP32, EnginePrecision.BF16
+ORDER = EngineOrder(engine=FORCED)
+
+
+def session_of(blob: bytes, precision: EnginePrecision = FP32) -> Any:
+    from tidegate_dataplane.engines.openvino_engine import OpenVinoEngine
+
+    return OpenVinoEngine.load_blob(blob, ["score"], precision=precision.value, threads=1)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [(FP32, 1e-5), (BF16, 2e-2)])
+def test_openvino_answers_like_the_model_within_the_tolerance_of_its_precision(
+    precision: EnginePrecision, tolerance: float
+) -> None:
+    pytest.importorskip("openvino")
+    model = build_history_model()
+    bucket, blob = compile_bucket(model, SHAPE, FORCED, precision)
+    assert (bucket.engine, bucket.reason) == ("OpenVINO", "")
+    assert bucket.speedup > 0
+    assert bucket.bounds == {"history": {"-1": 500}, "item": {"-1": 500}}
+    request = make_history_request(16, 20)
+    expected = Session(model).run_request(request)
+    assert expected is not None
+    [answer] = session_of(blob, precision).run_request(request)
+    error = float(np.abs(answer - expected[0]).max() / np.abs(expected[0]).max())
+    assert (error <= tolerance, error > 1e-5) == (True, precision is BF16)
+
+
+def test_auto_leaves_out_an_engine_that_is_no_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(compile_engine, "measure_speedups", lambda *_, **__: [0.8])
+    with pytest.raises(BucketLeftOutError, match=r"no faster than ONNX Runtime: 0\.80x"):
+        compile_bucket(build_history_model(), SHAPE, AUTO, FP32)
+    assert compile_bucket(build_history_model(), SHAPE, FORCED, FP32)[0].speedup == 0.8
+
+
+def test_an_engine_that_answers_wrongly_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine_module = pytest.importorskip("tidegate_dataplane.engines.openvino_engine")
+    compile_right = engine_module.compile_graph
+
+    def compile_wrong(_: bytes, precision: str) -> Any:
+        other = fix_dimensions(build_history_model(seed=1), SHAPE)
+        return compile_right(other.SerializeToString(), precision)
+
+    monkeypatch.setattr(engine_module, "compile_graph", compile_wrong)
+    with pytest.raises(BucketLeftOutError, match="the answers of OpenVINO differ"):
+        compile_bucket(build_history_model(), SHAPE, FORCED, FP32)
+
+
+def an_int64_model(op_type: str) -> onnx.ModelProto:
+    return a_model(
+        [a_tensor("x", ["n", 2], TensorProto.INT64)],
+        [a_tensor("y", ["n", 2], TensorProto.INT64)],
+        nodes=[helper.make_node(op_type, ["x", "x"], ["y"])],
+    )
+
+
+def test_integers_of_64_bits_are_left_to_onnx_runtime() -> None:
+    with pytest.raises(BucketLeftOutError, match="which Mod may need"):
+        compile_bucket(an_int64_model("Mod"), (("x", (2, 2)),), FORCED, FP32)
+    pytest.importorskip("openvino")
+    with pytest.raises(BucketLeftOutError, match="differ"):
+        compile_bucket(an_int64_model("Mul"), (("x", (2, 2)),), FORCED, FP32)
+
+
+@dataclass
+class FixedSession:
+    """Answers every request with what the test sets."""
+
+    answer: list[Array] | None
+
+    def run_request(self, _: Mapping[str, Array]) -> list[Array] | None:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("original", "engine", "text"),
+    [
+        (None, [np.ones(1)], "answers requests that the model refuses"),
+        ([np.ones(1)], None, "refuses requests that the model answers"),
+        (None, None, "nothing could be compared"),
+    ],
+)
+def test_an_engine_must_refuse_what_the_model_refuses(
+    original: list[Array] | None, engine: list[Array] | None, text: str
+) -> None:
+    sessions: Any = FixedSession(original), FixedSession(engine)
+    with pytest.raises(BucketLeftOutError, match=text):
+        compare_engine(*sessions, RequestGuard({}), iter([{"x": np.ones(1)}]))
+
+
+def test_a_shape_that_the_graph_does_not_have_is_left_out() -> None:
+    with pytest.raises(BucketLeftOutError, match="no input item with 1 dimensions"):
+        fix_dimensions(build_history_model(), (("history", (1, 2)), ("item", (1, 2))))
+
+
+def test_the_process_writes_the_bucket_and_proves_one_from_the_cache(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    source = tmp_path / "model.onnx"
+    onnx.save(build_history_model(), source)
+    arguments = [str(source), str(tmp_path), "OpenVINO", "FP32", json.dumps(SHAPE)]
+    assert compile_bucket_file(arguments) == 0
+    [bucket] = EngineFolder(tmp_path).read_buckets()
+    assert bucket.shape == SHAPE
+    candidate = f"--candidate={tmp_path / ENGINE_FILE}"
+    assert compile_bucket_file([*arguments, candidate]) == 0
+    onnx.save(build_history_model(seed=1), source)
+    assert compile_bucket_file([*arguments, candidate]) == 1
+    (tmp_path / ENGINE_FILE).write_bytes(b"no engine")
+    assert compile_bucket_file([*arguments, candidate]) == 1
+
+
+@dataclass
+class FakeProcesses:
+    """What the processes of the compiler would write, without running any."""
+
+    reason: str = ""
+    status: int | None = 0
+    wrong_candidates: bool = False
+    commands: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
+
+    def run_module(self, _: CompileJob, module: str, arguments: Sequence[str]) -> int | None:
+        assert module == "tidegate_dataplane.compiler.compile_engine"
+        self.commands.append(arguments)
+        if arguments[-1].startswith("--candidate"):
+            return 1 if self.wrong_candidates else 0
+        if self.status == 0:
+            shape = tuple((name, tuple(sizes)) for name, sizes in json.loads(arguments[4]))
+            file = "" if self.reason else ENGINE_FILE
+            bucket = CompiledBucket(shape, "OpenVINO", file, reason=self.reason)
+            EngineFolder(Path(arguments[1])).write_buckets([bucket])
+            (Path(arguments[1]) / ENGINE_FILE).write_bytes(arguments[4].encode())
+        return self.status
+
+
+class JobFixture:
+    """A version whose graph is compiled, and the runner's notes about it."""
+
+    def __init__(self, folder: Path, cache: Path | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.processes = FakeProcesses()
+        self.exchange = CompileFolder(folder)
+        (folder / "model.onnx").write_bytes(b"graph")
+        self.job = CompileJob(model="m", version=1, digest="d", source=folder / "model.onnx", engine=ORDER)
+        self.exchange.write_result("d", CompileResult())
+        self.engines = self.exchange.find_engines("d", ORDER)
+        node_cache = None if cache is None else NodeCache(cache, 1 << 20)
+        self.jobs = EngineJobs(self.exchange, folder, node_cache, self.processes.run_module)
+
+    def miss(self, *shapes: BucketShape) -> None:
+        counts = tuple((shape, 100 - number) for number, shape in enumerate(shapes))
+        self.engines.write_notes("a", RunnerNotes(missed=counts))
+
+    def compile_next(self) -> bool:
+        return self.jobs.compile_next(self.job)
+
+
+def shape_of(rows: int) -> BucketShape:
+    return (("x", (rows, 4)),)
+
+
+def test_what_is_missed_most_is_compiled_once_and_no_more_than_the_limit(tmp_path: Path) -> None:
+    fixture = JobFixture(tmp_path)
+    assert not fixture.compile_next()
+    shapes = [shape_of(rows) for rows in range(1, MAX_BUCKETS + 9)]
+    fixture.miss(*shapes)
+    while fixture.compile_next():
+        pass
+    buckets = fixture.engines.read_buckets()
+    assert [bucket.shape for bucket in buckets] == shapes[:MAX_BUCKETS]
+    assert len(fixture.processes.commands) == MAX_BUCKETS
+    assert all((fixture.engines.root / bucket.file).is_file() for bucket in buckets)
+    # A compiler that starts again finds them.
+    assert not EngineJobs(fixture.exchange, tmp_path, None, fixture.processes.run_module).compile_next(
+        fixture.job
+    )
+
+
+def test_a_shape_that_is_left_out_has_its_reason_and_is_not_tried_again(tmp_path: Path) -> None:
+    fixture = JobFixture(tmp_path)
+    fixture.processes.reason = "no faster"
+    fixture.miss(shape_of(1))
+    assert fixture.compile_next()
+    assert not fixture.compile_next()
+    assert [(bucket.file, bucket.reason) for bucket in fixture.engines.read_buckets()] == [("", "no faster")]
+
+
+def test_an_engine_that_a_runner_refuses_is_removed_with_its_reason(tmp_path: Path) -> None:
+    fixture = JobFixture(tmp_path)
+    fixture.miss(shape_of(1))
+    assert fixture.compile_next()
+    [bucket] = fixture.engines.read_buckets()
+    fixture.engines.write_notes("a", RunnerNotes(refused=((shape_of(1), "answers differ"),)))
+    assert not fixture.compile_next()
+    assert [entry.reason for entry in fixture.engines.read_buckets()] == ["answers differ"]
+    assert not (fixture.engines.root / bucket.file).exists()
+
+
+def test_a_compilation_that_ends_without_a_result_is_given_up(tmp_path: Path) -> None:
+    fixture = JobFixture(tmp_path)
+    fixture.processes.status = 137
+    fixture.miss(shape_of(1))
+    for _ in range(MAX_ATTEMPTS):
+        assert fixture.compile_next()
+    assert not fixture.compile_next()
+    assert "raise spec.compile.memory" in fixture.engines.read_buckets()[0].reason
+    assert len(fixture.processes.commands) == MAX_ATTEMPTS
+
+
+def test_a_compiler_killed_at_each_attempt_gives_the_shape_up(tmp_path: Path) -> None:
+    fixture = JobFixture(tmp_path)
+    fixture.miss(shape_of(1))
+    fixture.engines.write_buckets([CompiledBucket(shape_of(1), attempts=MAX_ATTEMPTS)])
+    assert not fixture.compile_next()
+    assert "raise spec.compile.memory" in fixture.engines.read_buckets()[0].reason
+
+
+def test_a_withdrawn_job_counts_as_no_attempt(tmp_path: Path) -> None:
+    fixture = JobFixture(tmp_path)
+    fixture.miss(shape_of(1))
+
+    def withdraw(*_: object) -> int:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        EngineJobs(fixture.exchange, tmp_path, None, withdraw).compile_next(fixture.job)
+    assert [bucket.attempts for bucket in fixture.engines.read_buckets()] == [0]
+    assert list(tmp_path.glob(".scratch-*")) == []
+
+
+def test_a_second_pod_of_the_node_compiles_nothing_and_takes_no_damaged_or_wrong_engine(
+    tmp_path: Path,
+) -> None:
+    def compile_in(pod: str, *, wrong: bool = False) -> tuple[int, bool]:
+        """Return how many processes compiled, and whether the engine came from the cache."""
+        fixture = JobFixture(tmp_path / pod, tmp_path / "cache")
+        fixture.processes.wrong_candidates = wrong
+        fixture.miss(shape_of(1))
+        assert fixture.compile_next()
+        compiled = [command for command in fixture.processes.commands if not command[-1].startswith("--")]
+        [bucket] = fixture.engines.read_buckets()
+        assert (fixture.engines.root / bucket.file).is_file()
+        return len(compiled), bucket.cached
+
+    assert compile_in("first") == (1, False)
+    assert compile_in("second") == (0, True)
+    assert compile_in("third", wrong=True) == (1, False)
+    for blob in (tmp_path / "cache" / "blobs").iterdir():
+        blob.write_bytes(b"?" + blob.read_bytes()[1:])
+    assert compile_in("fourth") == (1, False)
+
+
+def test_without_an_order_for_an_engine_nothing_is_compiled(tmp_path: Path) -> None:
+    fixture = JobFixture(tmp_path)
+    fixture.miss(shape_of(1))
+    job = fixture.job.model_copy(update={"engine": None})
+    assert not fixture.jobs.compile_next(job)
+    assert asdict(fixture.engines.read_notes())["missed"]

@@ -1,0 +1,361 @@
+"""Requests go to the engine of their bucket, and no answer is wrong or slower for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tidegate_dataplane.batching.arrays import Answer, Inputs
+from tidegate_dataplane.batching.join_check import CHECK_EVERY, TRIALS
+from tidegate_dataplane.engines.bucket_shapes import (
+    MAX_MISSED,
+    BucketShape,
+    BucketSizes,
+    MissedShapes,
+    ShapeRounding,
+    find_padding,
+    pad_inputs,
+)
+from tidegate_dataplane.engines.engine_folder import CompiledBucket, EngineFolder, RunnerNotes, describe_shape
+from tidegate_dataplane.engines.engine_loader import NO_OPENVINO, EngineLoader, RunnerFacts
+from tidegate_dataplane.engines.engine_router import (
+    MIN_MISSES,
+    EngineChoice,
+    EngineRouter,
+    LoadedBucket,
+    read_choice,
+)
+from tidegate_dataplane.engines.request_guard import RequestGuard
+from tidegate_dataplane.runner_interface import BUCKETED, ENGINES_LOADED, HIT, MISS, ORIGINAL, PADDED_ROWS
+
+Array = NDArray[Any]
+FREE = {"x": (True, True)}
+
+
+def row_sums(x: Array) -> Array:
+    return x.astype(np.float32).sum(axis=1)
+
+
+def row_means(x: Array) -> Array:
+    return x.astype(np.float32).mean(axis=1)
+
+
+def shares(x: Array) -> Array:
+    return row_sums(x) / row_sums(x).sum()
+
+
+@dataclass
+class TimedModel:
+    """A model of one input `x`, and an engine of it; each takes a time that the test sets."""
+
+    score: Any = row_sums
+    engine_score: Any = None
+    per_element_s: float = 1.0
+    engine_s: float = 1.0
+    now_s: float = 0.0
+    executed: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    engine_runs: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+
+    def execute(self, inputs: Inputs) -> Answer:
+        self.executed.append(inputs["x"].shape)
+        self.now_s += self.per_element_s * inputs["x"].size
+        return ValueError("below zero") if (inputs["x"] < 0).any() else [self.score(inputs["x"])]
+
+    def run_request(self, inputs: Mapping[str, Array]) -> list[Array]:
+        self.engine_runs.append(inputs["x"].shape)
+        self.now_s += self.engine_s
+        return [(self.engine_score or self.score)(inputs["x"])]
+
+    def make_router(self, choice: EngineChoice | None = None) -> EngineRouter:
+        choice = EngineChoice(measured=False) if choice is None else choice
+        return EngineRouter(self.execute, choice, FREE, clock=lambda: self.now_s)
+
+    def load_bucket(self, *shape: int, bounds: Mapping[str, Mapping[str, int]] | None = None) -> LoadedBucket:
+        return LoadedBucket(bucket_of(*shape), self, RequestGuard(bounds or {}))
+
+
+def bucket_of(*shape: int) -> BucketShape:
+    return (("x", shape),)
+
+
+def some_request(rows: int, length: int = 4) -> dict[str, Array]:
+    return {"x": np.arange(1, 1 + rows * length, dtype=np.int64).reshape(rows, length)}
+
+
+def ask(router: EngineRouter, model: TimedModel, rows: int, length: int = 4, times: int = 1) -> None:
+    """Send requests and check each answer."""
+    for _ in range(times):
+        answer = router.answer_request(some_request(rows, length))
+        assert not isinstance(answer, Exception)
+        np.testing.assert_allclose(answer[0], model.score(some_request(rows, length)["x"]), rtol=1e-6)
+
+
+def ways(router: EngineRouter) -> tuple[int, int, int]:
+    counts = router.read_counters()
+    return counts[BUCKETED, HIT], counts[BUCKETED, MISS], counts[BUCKETED, ORIGINAL]
+
+
+def test_a_request_without_a_bucket_is_answered_by_the_original_at_once_and_counted_as_missed() -> None:
+    model = TimedModel()
+    router = model.make_router()
+    ask(router, model, 3, times=MIN_MISSES)
+    ask(router, model, 5)
+    assert ways(router) == (0, MIN_MISSES + 1, 0)
+    assert router.read_notes().missed == ((bucket_of(3, 4), MIN_MISSES),)
+
+
+def test_a_bucket_is_on_trial_and_then_answers_alone() -> None:
+    model = TimedModel()
+    router = model.make_router()
+    router.add_bucket(model.load_bucket(3, 4))
+    ask(router, model, 3, times=TRIALS + 5)
+    assert ways(router) == (5, 0, TRIALS)
+    assert len(model.executed) == TRIALS
+    ask(router, model, 3, times=CHECK_EVERY)
+    assert len(model.executed) == TRIALS + 1
+
+
+def test_rows_are_padded_to_a_larger_bucket_and_cut_from_the_answer() -> None:
+    model = TimedModel()
+    router = model.make_router()
+    router.add_bucket(model.load_bucket(8, 4))
+    ask(router, model, 6, times=TRIALS + 2)
+    assert set(model.engine_runs) == {(8, 4)}
+    assert router.read_counters()[PADDED_ROWS, ""] == 2 * 2
+    # It has none of its own yet.
+    assert router.read_notes().missed == ((bucket_of(6, 4), TRIALS + 2),)
+    ask(router, model, 3)
+    assert ways(router)[1] == 1, "8 rows for 3 are too many"
+
+
+def test_listed_sizes_are_the_buckets_and_what_is_beyond_them_has_none() -> None:
+    model = TimedModel()
+    router = model.make_router(EngineChoice(BucketSizes(rows=(1, 16), lengths=(10,)), measured=False))
+    ask(router, model, 2, 7, times=MIN_MISSES)
+    ask(router, model, 17, 7, times=MIN_MISSES)
+    ask(router, model, 2, 11, times=MIN_MISSES)
+    assert router.read_notes().missed == ((bucket_of(16, 10), MIN_MISSES),)
+    router.add_bucket(model.load_bucket(16, 10))
+    ask(router, model, 2, 7, times=TRIALS + 1)
+    assert ways(router)[0] == 1
+
+
+def test_a_length_whose_padding_changes_the_answer_is_not_padded_again() -> None:
+    model = TimedModel(score=row_means)
+    router = model.make_router(EngineChoice(BucketSizes(lengths=(10,)), measured=False))
+    router.add_bucket(model.load_bucket(2, 10))
+    ask(router, model, 2, 7, times=MIN_MISSES + 1)
+    assert ways(router)[0] == 0
+    notes = router.read_notes()
+    assert notes.unpadded == ("length",)
+    assert notes.refused == ()
+    assert notes.missed == ((bucket_of(2, 7), MIN_MISSES),)
+    ask(router, model, 2, 10, times=TRIALS + 1)
+    assert ways(router)[0] == 1, "the engine itself is right"
+
+
+def test_rows_that_depend_on_each_other_are_not_padded() -> None:
+    model = TimedModel(score=shares)
+    router = model.make_router()
+    router.add_bucket(model.load_bucket(8, 4))
+    ask(router, model, 6, times=2)
+    assert router.read_notes().unpadded == ("rows",)
+    assert len(model.engine_runs) == 1
+
+
+def test_an_engine_that_answers_wrongly_is_found_out_and_used_no_more() -> None:
+    model = TimedModel(engine_score=lambda x: row_sums(x) * 1.001)
+    router = model.make_router()
+    router.add_bucket(model.load_bucket(3, 4))
+    ask(router, model, 3, times=3)
+    assert len(model.engine_runs) == 1
+    [(shape, reason)] = router.read_notes().refused
+    assert (shape, "differ" in reason) == (bucket_of(3, 4), True)
+    assert router.read_notes().missed == ()
+
+
+def test_bf16_may_differ_by_its_own_tolerance() -> None:
+    model = TimedModel(engine_score=lambda x: row_sums(x) * 1.005)
+    router = model.make_router(EngineChoice(measured=False, precision="BF16"))
+    router.add_bucket(model.load_bucket(3, 4))
+    for _ in range(TRIALS + 1):
+        router.answer_request(some_request(3))
+    assert ways(router)[0] == 1
+    assert router.read_notes().refused == ()
+
+
+def test_an_engine_that_fails_or_answers_what_the_model_refuses_is_used_no_more() -> None:
+    def fail(_: Array) -> Array:
+        raise RuntimeError("no kernel")
+
+    for engine_score, inputs, text in (
+        (fail, some_request(3), "no kernel"),
+        (None, {"x": -some_request(3)["x"]}, "refuses"),
+    ):
+        model = TimedModel(engine_score=engine_score)
+        router = model.make_router()
+        router.add_bucket(model.load_bucket(3, 4))
+        answer = router.answer_request(inputs)
+        assert isinstance(answer, Exception) == (engine_score is None)
+        [(_, reason)] = router.read_notes().refused
+        assert text in reason
+
+
+def test_ids_outside_of_their_table_go_to_the_original() -> None:
+    model = TimedModel()
+    router = model.make_router()
+    router.add_bucket(model.load_bucket(2, 4, bounds={"x": {"-1": 9}}))
+    ask(router, model, 2)
+    answer = router.answer_request({"x": some_request(2)["x"] + 1})
+    assert not isinstance(answer, Exception)
+    assert len(model.engine_runs) == 1
+    columns = RequestGuard({"x": {"0": 2, "3": 9}})
+    assert columns.accepts_request(some_request(1))
+    assert not columns.accepts_request(some_request(2))
+    assert not RequestGuard({"x": {"-1": 5}}).accepts_request({"x": np.array([[np.nan]])})
+
+
+def test_a_measured_engine_answers_only_where_it_is_faster() -> None:
+    model = TimedModel(per_element_s=1.0, engine_s=14.0)
+    router = model.make_router(EngineChoice(measured=True))
+    ask(router, model, 1)
+    router.add_bucket(model.load_bucket(4, 4))
+    ask(router, model, 4, times=TRIALS + 3)
+    assert ways(router) == (3, 1, TRIALS)
+    model.engine_s = 40.0
+    before = len(model.engine_runs)
+    ask(router, model, 4, times=50)
+    assert len(model.engine_runs) - before < 10
+
+
+def test_one_off_shapes_take_bounded_memory_and_displace_no_frequent_one() -> None:
+    missed = MissedShapes()
+    for number in range(10_000):
+        missed.count_miss(bucket_of(number + 10, 4))
+        missed.count_miss(bucket_of(3, 4))
+    frequent = missed.list_frequent(MIN_MISSES)
+    assert [shape for shape, _ in frequent] == [bucket_of(3, 4)]
+    assert len(missed.list_frequent(0)) <= MAX_MISSED
+
+
+def test_padding_repeats_the_last_row_and_fills_with_zeros() -> None:
+    request = {"x": np.array([[1, 2], [3, 4]]), "s": np.array([["a"]], dtype=object), "c": np.array(5)}
+    padded = pad_inputs(request, (("x", (3, 3)), ("s", (1, 2)), ("c", ())))
+    assert padded["x"].tolist() == [[1, 2, 0], [3, 4, 0], [3, 4, 0]]
+    assert padded["s"].tolist() == [["a", ""]]
+    assert padded["c"].tolist() == 5
+
+
+@pytest.mark.parametrize(
+    ("shape", "bucket", "kinds"),
+    [
+        ((3, 4), (3, 4), frozenset[str]()),
+        ((3, 4), (4, 4), {"rows"}),
+        ((3, 4), (3, 5), {"length"}),
+        ((3, 4), (2, 4), None),
+        ((3, 4), (3,), None),
+        ((0, 4), (3, 4), None),
+    ],
+)
+def test_which_dimensions_a_bucket_pads(
+    shape: tuple[int, ...], bucket: tuple[int, ...], kinds: frozenset[str] | None
+) -> None:
+    assert find_padding(bucket_of(*shape), bucket_of(*bucket)) == kinds
+
+
+def test_fixed_dimensions_and_rows_of_a_model_without_any_are_not_rounded() -> None:
+    rounding = ShapeRounding(BucketSizes(rows=(8,), lengths=(16,)), {"x": (False, True), "y": (True, False)})
+    shape = (("x", (3, 4)), ("y", (3, 4)))
+    assert rounding.round_shape(shape, frozenset()) == (("x", (3, 16)), ("y", (8, 4)))
+    assert rounding.round_shape(shape, frozenset({"rows", "length"})) == shape
+
+
+def test_files_between_runner_and_compiler_survive_damage(tmp_path: Path) -> None:
+    folder = EngineFolder(tmp_path / "engines")
+    bucket = CompiledBucket(bucket_of(3, 4), "OpenVINO", "a.blob", "00", bounds={"x": {"-1": 9}})
+    folder.write_buckets([bucket])
+    assert folder.read_buckets() == (bucket,)
+    folder.write_notes("a", RunnerNotes(((bucket_of(3, 4), 9),), ((bucket_of(1, 4), "wrong"),)))
+    folder.write_notes("b", RunnerNotes(((bucket_of(3, 4), 2),), (), ("rows",), "none"))
+    assert folder.read_notes() == RunnerNotes(
+        ((bucket_of(3, 4), 11),), ((bucket_of(1, 4), "wrong"),), ("rows",), "none"
+    )
+    (folder.root / "runner-b.json").write_text('{"missed": [[1, 2]]}')
+    (folder.root / "buckets.json").write_bytes(b'[{"shape": 1}]')
+    assert folder.read_buckets() == ()
+    assert folder.read_notes().missed == ((bucket_of(3, 4), 9),)
+    assert describe_shape((("x", (3, 4)), ("c", ()))) == "x 3x4, c scalar"
+
+
+def make_loader(folder: EngineFolder, model: TimedModel, free_bytes: int | None = None) -> EngineLoader:
+    def load_engine(blob: bytes) -> TimedModel:
+        if blob == b"foreign":
+            raise RuntimeError("another version")
+        return model
+
+    facts = RunnerFacts("m_0_0", ["y"], 1, lambda: free_bytes)
+    return EngineLoader(folder, model.make_router(), load_engine, facts)
+
+
+def write_engine(folder: EngineFolder, content: bytes, sha256: str | None = None) -> None:
+    folder.root.mkdir(parents=True, exist_ok=True)
+    (folder.root / "a.blob").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest() if sha256 is None else sha256
+    folder.write_buckets([CompiledBucket(bucket_of(3, 4), "OpenVINO", "a.blob", digest)])
+
+
+def test_an_engine_is_loaded_once_and_serves(tmp_path: Path) -> None:
+    folder, model = EngineFolder(tmp_path / "engines"), TimedModel()
+    loader = make_loader(folder, model)
+    ask(loader.router, model, 3, times=MIN_MISSES)
+    loader.exchange_files()
+    assert folder.read_notes().missed == ((bucket_of(3, 4), MIN_MISSES),)
+    write_engine(folder, b"engine")
+    loader.exchange_files()
+    loader.exchange_files()
+    assert loader.read_counters()[ENGINES_LOADED, ""] == 1
+    ask(loader.router, model, 3, times=TRIALS + 1)
+    assert ways(loader.router)[0] == 1
+    loader.exchange_files()
+    assert folder.read_notes().missed == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "sha256", "free_bytes", "reason"),
+    [
+        (b"engine", "00", None, "the file of the engine is damaged"),
+        (b"foreign", None, None, "the engine cannot be loaded: another version"),
+        (b"engine", None, 2, "the engine may need 0 MiB, and 0 MiB are free: raise spec.resources.memory"),
+    ],
+)
+def test_an_engine_that_cannot_be_loaded_is_reported(
+    tmp_path: Path, content: bytes, sha256: str | None, free_bytes: int | None, reason: str
+) -> None:
+    folder, model = EngineFolder(tmp_path / "engines"), TimedModel()
+    loader = make_loader(folder, model, free_bytes)
+    write_engine(folder, content, sha256)
+    loader.exchange_files()
+    assert folder.read_notes().refused == ((bucket_of(3, 4), reason),)
+    ask(loader.router, model, 3)
+    assert model.engine_runs == []
+
+
+def test_a_server_without_openvino_says_so(tmp_path: Path) -> None:
+    folder, model = EngineFolder(tmp_path / "engines"), TimedModel()
+    loader = EngineLoader(folder, model.make_router(), None, RunnerFacts("a", ["y"], 1, lambda: None))
+    loader.exchange_files()
+    assert folder.read_notes().problem == NO_OPENVINO
+
+
+def test_the_choice_is_read_from_the_configuration() -> None:
+    assert read_choice({"engine": "Auto", "precision": "FP32", "rows": [1], "lengths": []}) == EngineChoice(
+        BucketSizes((1,)), measured=True
+    )
+    assert not read_choice({"engine": "OpenVINO", "precision": "BF16"}).measured
