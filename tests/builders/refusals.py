@@ -414,6 +414,37 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
     _inference("instances-none", "instances", "greater than or equal to 1", instances=0),
     _inference("instances-many", "instances", "less than or equal to 64", instances=65),
     _inference("compile-passes", "compile.passes", _UNSUPPORTED, compile={"passes": "Some"}),
+    _inference("compile-engine", "compile.engine", _UNSUPPORTED, compile={"engine": "TensorRT"}),
+    _inference(
+        "compile-engine-alone",
+        "compile.engine",
+        "engine OpenVINO or Auto compiles the graph that passes leave",
+        compile={"passes": "Disabled", "engine": "Auto"},
+    ),
+    *(
+        _inference(
+            f"compile-{name}-alone",
+            "compile.engine",
+            "precision BF16 and buckets are only for engine OpenVINO or Auto",
+            compile=spec,
+        )
+        for name, spec in {"precision": {"precision": "BF16"}, "buckets": {"buckets": {"rows": [1]}}}.items()
+    ),
+    *(
+        _inference(
+            f"compile-buckets-{name}",
+            f"compile.buckets.{field}",
+            text,
+            compile={"engine": "Auto", "buckets": {field: sizes}},
+        )
+        for name, field, sizes, text in (
+            ("unsorted", "rows", [16, 8], "rows must increase from one size to the next"),
+            ("twice", "lengths", [8, 8], "lengths must increase from one size to the next"),
+            ("empty", "rows", [], "should have at least 1 items"),
+            ("many", "rows", list(range(1, 10_001)), "must have at most 16 items"),
+            ("zero", "lengths", [0], "greater than or equal to 1"),
+        )
+    ),
     _inference("sample-zero", "logging.sample", "must be more than 0", logging=_logging("0.00")),
     _inference("sample-many", "logging.sample", "should match", logging=_logging("1.01")),
     _inference("sample-word", "logging.sample", "should match", logging=_logging("1%")),

@@ -20,7 +20,17 @@ from tidegate.resources.inference import build_inference_objects, hash_source, m
 from tidegate.resources.serving import find_deployment, find_template_hash
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import SliceResources
-from tidegate_dataplane.contract import AgentReport, CompilePhase, CompileReport, PassResult
+from tidegate_dataplane.contract import (
+    AgentReport,
+    BucketResult,
+    CompilePhase,
+    CompileReport,
+    EngineMode,
+    EngineOrder,
+    EnginePrecision,
+    EngineReport,
+    PassResult,
+)
 
 SETTINGS = ServingSettings(
     dataplane_image="dataplane:1",
@@ -141,9 +151,74 @@ def test_the_status_has_the_passes_and_the_measured_speed_up() -> None:
             {"name": "fuseEmbeddings", "applied": True, "reason": "", "changes": 300},
         ],
         "speedups": [{"rows": 1, "ratio": "16.70"}, {"rows": 16, "ratio": "6.59"}],
+        "buckets": [],
     }
     assert "GraphCompiled" in [event.reason for event in planned.events]
     assert planned.requeue_after is None
+
+
+ENGINES = EngineReport(
+    buckets=(
+        BucketResult(shape="x 16x4", engine="OpenVINO", speedup=1.314, max_error=2e-7),
+        BucketResult(shape="x 1x4", reason="OpenVINO is no faster than ONNX Runtime: 0.87x"),
+        BucketResult(shape="x 2x4"),
+    ),
+    message="padding the length changes the answers",
+)
+
+
+def test_an_engine_is_ordered_with_its_buckets_and_the_server_may_load_it() -> None:
+    spec = {"engine": "Auto", "precision": "BF16", "buckets": {"rows": [1, 16]}}
+    inference = an_inference(compile=spec)
+
+    order = make_desired_state(inference, SETTINGS, epoch=1)
+
+    assert order.engine == EngineOrder(
+        engine=EngineMode.AUTO, precision=EnginePrecision.BF16, rows=(1, 16), lengths=()
+    )
+    mounts = {
+        name: [mount["name"] for mount in each["volumeMounts"]]
+        for name, each in containers(inference).items()
+    }
+    assert "compile" in mounts["triton"]
+    assert "compile" in mounts["compiler"]
+    without = an_inference(compile={})
+    assert make_desired_state(without, SETTINGS, epoch=1).engine is None
+    assert "compile" not in [mount["name"] for mount in containers(without)["triton"]["volumeMounts"]]
+    slices = replace(SLICES, devices={"nvidia.com/gpu": "1"})
+    assert make_desired_state(inference, SETTINGS, epoch=1, slices=slices).engine is None
+
+
+def test_the_status_has_the_shapes_that_come_often_and_what_runs_them() -> None:
+    inference = an_inference(compile={"engine": "Auto"})
+
+    planned = plan(inference, compile_report(CompilePhase.UNCHANGED, passes=PASSES[:1], engines=ENGINES))
+
+    graph: Any = planned.status["graph"]
+    assert graph["buckets"] == [
+        {"shape": "x 16x4", "engine": "OpenVINO", "reason": "", "ratio": "1.31", "error": "2.0e-07"},
+        {
+            "shape": "x 1x4",
+            "engine": "",
+            "reason": "OpenVINO is no faster than ONNX Runtime: 0.87x",
+            "ratio": "",
+            "error": "",
+        },
+        {"shape": "x 2x4", "engine": "", "reason": "", "ratio": "", "error": ""},
+    ]
+    assert (condition(planned) or ())[2] == (
+        "no graph pass makes version 1 faster: it serves as published; OpenVINO runs 1 of 2 shapes that come often; padding the "
+        "length changes the answers"
+    )
+    assert planned.requeue_after is not None
+
+
+def test_before_a_shape_comes_often_the_condition_says_so() -> None:
+    inference = an_inference(compile={"engine": "OpenVINO"})
+
+    planned = plan(inference, compile_report(CompilePhase.COMPILED, passes=PASSES, engines=EngineReport()))
+
+    assert (condition(planned) or ())[2].endswith("; no shape has come often yet")
 
 
 def test_a_graph_that_no_pass_improves_is_well() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tidegate_dataplane.batching.arrays import Answer, Inputs
 from tidegate_dataplane.engines.bucket_shapes import BucketShape
@@ -19,7 +19,15 @@ from tidegate_dataplane.engines.engine_folder import (
 )
 from tidegate_dataplane.engines.engine_router import Engine, EngineRouter, LoadedBucket, read_choice
 from tidegate_dataplane.engines.request_guard import RequestGuard
-from tidegate_dataplane.runner_interface import COMPILE_FOLDER_FILE, ENGINES_LOADED
+from tidegate_dataplane.runner_interface import (
+    BUCKETED,
+    COMPILE_FOLDER_FILE,
+    ENGINES_LOADED,
+    HIT,
+    MISS,
+    ORIGINAL,
+    PADDED_ROWS,
+)
 
 POLL_S = 1.0
 NO_OPENVINO = (
@@ -27,6 +35,13 @@ NO_OPENVINO = (
 )
 MEMORY_FACTOR = 2
 """Memory that an engine takes at most, as a multiple of its file."""
+
+NO_COUNTS: Final = {
+    **{(BUCKETED, way): 0 for way in (HIT, MISS, ORIGINAL)},
+    (PADDED_ROWS, ""): 0,
+    (ENGINES_LOADED, ""): 0,
+}
+"""What a runner without engines counts."""
 
 
 @dataclass(frozen=True, slots=True)

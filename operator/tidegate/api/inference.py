@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -285,8 +286,81 @@ class GraphPasses(StrEnum):
     DISABLED = "Disabled"
 
 
+class CompileEngine(StrEnum):
+    """What runs requests whose shape comes often."""
+
+    ONNX_RUNTIME = "OnnxRuntime"
+    OPENVINO = "OpenVINO"
+    AUTO = "Auto"
+
+
+class CompilePrecision(StrEnum):
+    """Precision of the numbers that an engine computes with."""
+
+    FP32 = "FP32"
+    BF16 = "BF16"
+
+
+SizeList = Annotated[
+    tuple[Annotated[int, Field(strict=True, ge=1, le=65_536)], ...],
+    Field(min_length=1, max_length=16),
+    ListAtomic(),
+]
+
+
+class CompileBuckets(ApiModel):
+    """Sizes that requests are padded to, so that few shapes are compiled."""
+
+    RULES: ClassVar[tuple[ValidationRule, ...]] = tuple(
+        ValidationRule(
+            cel=f"!has(self.{name}) || self.{name}.all(size, self.{name}.exists_one(other, other == size)) && self.{name}.isSorted()",
+            message=f"{name} must increase from one size to the next: sort them, and name each once",
+            check=lambda buckets, name=name: _is_increasing(getattr(buckets, name)),
+            field=name,
+        )
+        for name in ("rows", "lengths")
+    )
+
+    rows: Annotated[
+        SizeList | None,
+        Field(
+            description="Numbers of rows; a request gets copies of its last row up to the next of them. A request with more rows "
+            "than the largest runs in ONNX Runtime. Absent: the numbers that come often."
+        ),
+    ] = None
+    lengths: Annotated[
+        SizeList | None,
+        Field(
+            description="Sizes of the other free dimensions, such as the length of a history; a request gets zeros up to the next of "
+            "them, unless an answer changes by that, as in a model without a mask. Absent: the sizes that come often."
+        ),
+    ] = None
+
+
+def _is_increasing(sizes: Sequence[int] | None) -> bool:
+    return sizes is None or list(sizes) == sorted(set(sizes))
+
+
 class CompileSpec(ApiModel):
     """Compiles the graph of an ONNX model; until that is done, and whatever fails, a version serves as published."""
+
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            cel="self.engine == 'OnnxRuntime' || self.passes == 'Auto'",
+            message="engine OpenVINO or Auto compiles the graph that passes leave: set passes: Auto, or remove engine",
+            check=lambda spec: spec.engine is CompileEngine.ONNX_RUNTIME or spec.passes is GraphPasses.AUTO,
+            field="engine",
+        ),
+        ValidationRule(
+            cel="self.engine != 'OnnxRuntime' || (self.precision == 'FP32' && !has(self.buckets))",
+            message="precision BF16 and buckets are only for engine OpenVINO or Auto: set one of them, or remove precision and buckets",
+            check=lambda spec: (
+                spec.engine is not CompileEngine.ONNX_RUNTIME
+                or (spec.precision is CompilePrecision.FP32 and spec.buckets is None)
+            ),
+            field="engine",
+        ),
+    )
 
     passes: Annotated[
         GraphPasses,
@@ -302,6 +376,22 @@ class CompileSpec(ApiModel):
             "Nothing is reserved for it. Absent: the memory of a replica."
         ),
     ] = None
+    engine: Annotated[
+        CompileEngine,
+        Field(
+            description="OnnxRuntime runs all requests. OpenVINO runs those whose shape comes often, compiled for that shape in the "
+            "background, at most 16 shapes of a version, if the answers are those of the graph; Auto does so where OpenVINO is "
+            "faster, by measurement in the pod. All other requests run in ONNX Runtime at once. Only on Tidegate's own ONNX runner."
+        ),
+    ] = CompileEngine.ONNX_RUNTIME
+    precision: Annotated[
+        CompilePrecision,
+        Field(
+            description="FP32 has answers that differ by at most 1e-5 of the largest number; BF16 computes in 16 bits, with answers "
+            "that differ by up to 2e-2, where the processor has instructions for it."
+        ),
+    ] = CompilePrecision.FP32
+    buckets: Annotated[CompileBuckets | None, Field(description=CompileBuckets.__doc__)] = None
 
 
 class RolloutMode(StrEnum):
@@ -643,6 +733,15 @@ class InferenceSpec(ApiModel):
     batch: Annotated[BatchSpec | None, Field(description=BatchSpec.__doc__)] = None
 
     @property
+    def has_engine(self) -> bool:
+        """Return whether shapes that come often are compiled."""
+        return (
+            self.has_graph_passes
+            and self.compile is not None
+            and self.compile.engine is not CompileEngine.ONNX_RUNTIME
+        )
+
+    @property
     def has_graph_passes(self) -> bool:
         """Return whether versions are compiled."""
         return self.compile is not None and self.compile.passes is GraphPasses.AUTO
@@ -743,6 +842,33 @@ class GraphSpeedup(StatusModel):
     ]
 
 
+class EngineBucket(StatusModel):
+    """A shape that comes often, and what runs it."""
+
+    shape: Annotated[str, Field(max_length=512, description="Name and size of each input.")]
+    engine: Annotated[
+        str,
+        Field(
+            max_length=32,
+            description="The engine; empty while it is compiled, or if ONNX Runtime runs the shape.",
+        ),
+    ] = ""
+    reason: Annotated[str, Field(max_length=512, description="Why ONNX Runtime runs the shape.")] = ""
+    ratio: Annotated[
+        str,
+        Field(
+            max_length=16, description="Time of ONNX Runtime over that of the engine, as measured in the pod."
+        ),
+    ] = ""
+    error: Annotated[
+        str,
+        Field(
+            max_length=16,
+            description="Largest difference of an answer, as a share of the output's largest number.",
+        ),
+    ] = ""
+
+
 class CompiledGraph(StatusModel):
     """What the compiler made of the version's graph, on the first replica where it has ended."""
 
@@ -769,6 +895,14 @@ class CompiledGraph(StatusModel):
             max_length=16, description="Speed-up of all passes together, measured in the pod of that replica."
         ),
         ListMap("rows"),
+    ] = ()
+    buckets: Annotated[
+        tuple[EngineBucket, ...],
+        Field(
+            max_length=64,
+            description="With an engine, the shapes that came often, in the order in which they did.",
+        ),
+        ListMap("shape"),
     ] = ()
 
 

@@ -159,6 +159,29 @@ BREAKDOWN: Final = Dashboard(
                     width=6,
                 ),
                 Panel(
+                    title="Executions by bucket",
+                    description="Executions with spec.compile.engine: by the engine of a bucket (hit), without a bucket (miss), or by ONNX Runtime although there is one (original), on trial or because that is faster.",
+                    queries=(
+                        PanelQuery(
+                            f"sum by (model, version, way) ({counter_rate(pod_series('tidegate_model_bucket_requests_total'))})",
+                            f"{_MODEL_LEGEND} {{{{way}}}}",
+                        ),
+                    ),
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
+                    width=6,
+                ),
+                Panel(
+                    title="Rows added to fill buckets",
+                    description="Rows that were computed for nothing, because a request has fewer than its bucket. List other spec.compile.buckets.rows if they are many.",
+                    queries=(
+                        PanelQuery(
+                            f"sum by (model, version) ({counter_rate(pod_series('tidegate_model_bucket_padding_rows_total'))})",
+                            _MODEL_LEGEND,
+                        ),
+                    ),
+                    width=6,
+                ),
+                Panel(
                     title="Requests in Triton's queues",
                     description="Requests that wait for an execution.",
                     queries=(

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from tidegate.api.durations import parse_duration
-from tidegate.api.inference import DynamicBatchingMode, Inference, RolloutMode
+from tidegate.api.inference import CompileBuckets, DynamicBatchingMode, Inference, RolloutMode
 from tidegate.api.quantities import canonicalize_quantity
 from tidegate.resources.artefact import find_volume_claims, is_fetched, reads_host
 from tidegate.resources.digest import hash_json
@@ -36,6 +36,9 @@ from tidegate_dataplane.contract import (
 )
 from tidegate_dataplane.contract import (
     DesiredState,
+    EngineMode,
+    EngineOrder,
+    EnginePrecision,
     ModelFormat,
     OwnerKind,
 )
@@ -71,6 +74,7 @@ def make_desired_state(
         instances=inference.spec.instances,
         shared_inputs=tuple(sorted(model.shared_inputs)),
         graph_passes=inference.spec.has_graph_passes and not (slices is not None and slices.devices),
+        engine=_make_engine_order(inference, slices),
         keep_versions=inference.spec.rollout.keep_versions,
         warmup_requests=inference.spec.rollout.warmup.requests,
         samples=make_sample_order(inference.spec.logging),
@@ -78,6 +82,19 @@ def make_desired_state(
         max_artefact_bytes=settings.max_artefact_bytes,
         allowed_hosts=settings.allowed_hosts,
         allow_python=settings.allow_python,
+    )
+
+
+def _make_engine_order(inference: Inference, slices: SliceResources | None) -> EngineOrder | None:
+    spec = inference.spec
+    if spec.compile is None or not spec.has_engine or (slices is not None and slices.devices):
+        return None
+    buckets = spec.compile.buckets or CompileBuckets()
+    return EngineOrder(
+        engine=EngineMode(spec.compile.engine.value),
+        precision=EnginePrecision(spec.compile.precision.value),
+        rows=buckets.rows or (),
+        lengths=buckets.lengths or (),
     )
 
 
@@ -174,6 +191,7 @@ def make_serving_pod(
         stream_secret=find_stream_secret(inference),
         results_secret=find_results_secret(inference),
         compiler_memory=_find_compiler_memory(inference, slices),
+        loads_engines=inference.spec.has_engine,
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     if slices is None:

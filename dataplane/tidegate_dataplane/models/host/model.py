@@ -164,7 +164,9 @@ class TritonPythonModel:
         return answer
 
     def _read_counters(self) -> dict[tuple[str, str], int]:
-        engines = {} if self._engines is None else self._engines.read_counters()
+        from tidegate_dataplane.engines.engine_loader import NO_COUNTS
+
+        engines = NO_COUNTS if self._engines is None else self._engines.read_counters()
         return {**self._joiner.read_counters(), **self._shared.read_counters(), **engines}
 
     def _offer_sample(self, request_id: str, inputs: dict[str, Array], answer: list[Array]) -> None:

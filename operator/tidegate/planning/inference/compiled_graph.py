@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from tidegate.api.inference import CompiledGraph, GraphPassStatus, GraphSpeedup, Inference
+from tidegate.api.inference import CompiledGraph, EngineBucket, GraphPassStatus, GraphSpeedup, Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.inference.swap_failures import ObservedReplica
-from tidegate_dataplane.contract import CompilePhase, CompileReport
+from tidegate_dataplane.contract import CompilePhase, CompileReport, EngineReport
 
 COMPILE_REQUEUE: Final = timedelta(seconds=5)
 """Nothing wakes the reconciler when a compilation ends."""
@@ -17,6 +17,7 @@ COMPILE_REQUEUE: Final = timedelta(seconds=5)
 
 _SETTLED: Final = frozenset({CompilePhase.COMPILED, CompilePhase.UNCHANGED, CompilePhase.FAILED})
 _MAX_REASON_CHARS: Final = 512
+_MAX_BUCKETS: Final = 64
 
 
 def describe_graph(inference: Inference, replicas: Sequence[ObservedReplica]) -> CompiledGraph | None:
@@ -48,7 +49,41 @@ def describe_graph(inference: Inference, replicas: Sequence[ObservedReplica]) ->
         speedups=tuple(
             GraphSpeedup(rows=rows, ratio=f"{ratio:.2f}") for rows, ratio in sorted(tried.speedups.items())
         ),
+        buckets=_describe_buckets(tried.engines) if inference.spec.has_engine else (),
     )
+
+
+def _describe_buckets(engines: EngineReport | None) -> tuple[EngineBucket, ...]:
+    """Return the buckets by shape; a shape that is cut may be that of another, of which the first stays."""
+    buckets: dict[str, EngineBucket] = {}
+    for bucket in engines.buckets[:_MAX_BUCKETS] if engines is not None else ():
+        shape = bucket.shape[:_MAX_REASON_CHARS]
+        buckets.setdefault(
+            shape,
+            EngineBucket(
+                shape=shape,
+                engine=bucket.engine,
+                reason=bucket.reason[:_MAX_REASON_CHARS],
+                ratio=f"{bucket.speedup:.2f}" if bucket.engine else "",
+                error=f"{bucket.max_error:.1e}" if bucket.engine and bucket.max_error is not None else "",
+            ),
+        )
+    return tuple(buckets.values())
+
+
+def _explain_engines(inference: Inference, reports: Sequence[CompileReport]) -> str:
+    """Return what engines do on the first replica that says so, to end a sentence with; empty without any."""
+    engines = next((report.engines for report in reports if report.engines is not None), None)
+    if engines is None or not inference.spec.has_engine:
+        return ""
+    run = sum(bool(bucket.engine) for bucket in engines.buckets)
+    finished = sum(bool(bucket.engine or bucket.reason) for bucket in engines.buckets)
+    shapes = (
+        f"OpenVINO runs {run} of {finished} shapes that come often"
+        if finished
+        else "no shape has come often yet"
+    )
+    return f"; {shapes}" + (f"; {engines.message[:_MAX_REASON_CHARS]}" if engines.message else "")
 
 
 def is_compiling(inference: Inference, replicas: Sequence[ObservedReplica]) -> bool:
@@ -108,14 +143,15 @@ def judge_graphs(
             Reason.COMPILING,
             f"the graph of version {version} is compiled on {ended} of {len(replicas)} replicas; meanwhile it serves as published",
         )
+    engines = _explain_engines(inference, reports)
     if not phases[CompilePhase.COMPILED]:
         return Verdict(
             True,
             Reason.GRAPH_UNCHANGED,
-            f"no graph pass makes version {version} faster: it serves as published",
+            f"no graph pass makes version {version} faster: it serves as published{engines}",
         )
     return Verdict(
         True,
         Reason.GRAPH_COMPILED,
-        f"{phases[CompilePhase.COMPILED]} of {len(replicas)} replicas run the compiled graph of version {version}",
+        f"{phases[CompilePhase.COMPILED]} of {len(replicas)} replicas run the compiled graph of version {version}{engines}",
     )

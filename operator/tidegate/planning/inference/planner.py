@@ -579,7 +579,8 @@ def _get_poll_interval(inference: Inference, replicas: Sequence[ObservedReplica]
         return COMPILE_REQUEUE
     consumes = inference.spec.nearline is not None and replicas
     adapts = inference.spec.batching.mode is DynamicBatchingMode.ADAPTIVE
-    return SIDE_REQUEUE if consumes or adapts or inference.spec.logging is not None else None
+    changes = consumes or adapts or inference.spec.has_engine
+    return SIDE_REQUEUE if changes or inference.spec.logging is not None else None
 
 
 def _limit_requeue(requeue_after: timedelta | None, observed: InferenceObserved) -> timedelta | None:
