@@ -435,14 +435,14 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
             f"compile-buckets-{name}",
             f"compile.buckets.{field}",
             text,
-            compile={"engine": "Auto", "buckets": {field: sizes}},
+            compile={"engine": "Auto", "buckets": {field.removesuffix("[0]"): sizes}},
         )
         for name, field, sizes, text in (
             ("unsorted", "rows", [16, 8], "rows must increase from one size to the next"),
             ("twice", "lengths", [8, 8], "lengths must increase from one size to the next"),
             ("empty", "rows", [], "should have at least 1 items"),
             ("many", "rows", list(range(1, 10_001)), "must have at most 16 items"),
-            ("zero", "lengths", [0], "greater than or equal to 1"),
+            ("zero", "lengths[0]", [0], "greater than or equal to 1"),
         )
     ),
     _inference("sample-zero", "logging.sample", "must be more than 0", logging=_logging("0.00")),

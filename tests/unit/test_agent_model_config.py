@@ -11,7 +11,15 @@ from tidegate_dataplane.agent.config_text import ModelConfig, parse_config_text,
 from tidegate_dataplane.agent.model_config import CONFIG_DIGEST, config_digest, render_config, with_versions
 from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.settings import OnnxBackend
-from tidegate_dataplane.contract import BatchingMode, DesiredState, FailureReason, ModelFormat, TensorSpec
+from tidegate_dataplane.contract import (
+    BatchingMode,
+    DesiredState,
+    EngineMode,
+    EngineOrder,
+    FailureReason,
+    ModelFormat,
+    TensorSpec,
+)
 
 X = TensorSpec(name="x", dtype="FP32", shape=(-1, 3))
 IDS = TensorSpec(name="ids", dtype="INT64", shape=(-1,))
@@ -61,6 +69,18 @@ def test_a_batched_model_declares_its_rows_without_the_batch_dimension() -> None
     assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [3]}]
     assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}]
     assert "dynamic_batching" not in config
+
+
+def test_an_engine_is_a_parameter_of_our_runner_alone() -> None:
+    order = a_desired_state(engine=EngineOrder(engine=EngineMode.AUTO, rows=(1, 16)))
+
+    config = rendered(order, some_facts())
+
+    parameter = json.loads(config["parameters"]["tidegate_engine"]["string_value"])
+    assert parameter == {"engine": "Auto", "precision": "FP32", "rows": [1, 16], "lengths": []}
+    native = rendered(order, some_facts(), backend=OnnxBackend.NATIVE)
+    assert "tidegate_engine" not in native.get("parameters", {})
+    assert "tidegate_engine" not in rendered(a_desired_state(), some_facts()).get("parameters", {})
 
 
 def test_a_model_of_fixed_shape_declares_all_of_it() -> None:

@@ -46,6 +46,8 @@ PASSES = (
     PassResult(name="fuseEmbeddings", applied=True, changes=300),
 )
 
+NO_CONDITION = ("", "", "")
+
 
 def plan(inference: Inference, *reports: AgentReport) -> ReconcilePlan:
     template = find_template_hash(build_inference_objects(inference, SETTINGS, ""))
@@ -206,7 +208,7 @@ def test_the_status_has_the_shapes_that_come_often_and_what_runs_them() -> None:
         },
         {"shape": "x 2x4", "engine": "", "reason": "", "ratio": "", "error": ""},
     ]
-    assert (condition(planned) or ())[2] == (
+    assert (condition(planned) or NO_CONDITION)[2] == (
         "no graph pass makes version 1 faster: it serves as published; OpenVINO runs 1 of 2 shapes that come often; padding the "
         "length changes the answers"
     )
@@ -218,7 +220,7 @@ def test_before_a_shape_comes_often_the_condition_says_so() -> None:
 
     planned = plan(inference, compile_report(CompilePhase.COMPILED, passes=PASSES, engines=EngineReport()))
 
-    assert (condition(planned) or ())[2].endswith("; no shape has come often yet")
+    assert (condition(planned) or NO_CONDITION)[2].endswith("; no shape has come often yet")
 
 
 def test_a_graph_that_no_pass_improves_is_well() -> None:
@@ -247,7 +249,7 @@ def test_a_failure_says_which_version_serves_as_published_and_what_to_do() -> No
 def test_before_a_version_serves_it_says_so() -> None:
     planned = plan(an_inference(compile={}), a_report(None, target=1))
 
-    assert (condition(planned) or ())[2] == "the graph of version 1 is compiled once it serves"
+    assert (condition(planned) or NO_CONDITION)[2] == "the graph of version 1 is compiled once it serves"
 
 
 def test_on_slices_with_gpus_no_graph_is_compiled_and_the_condition_says_why() -> None:
@@ -264,4 +266,4 @@ def test_on_slices_with_gpus_no_graph_is_compiled_and_the_condition_says_why() -
 def test_a_report_about_another_version_does_not_count() -> None:
     planned = plan(an_inference(compile={}), compile_report(CompilePhase.COMPILED, version=7))
 
-    assert (condition(planned) or ())[1] == "Compiling"
+    assert (condition(planned) or NO_CONDITION)[1] == "Compiling"

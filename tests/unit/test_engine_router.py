@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,10 @@ FREE = {"x": (True, True)}
 
 def row_sums(x: Array) -> Array:
     return x.astype(np.float32).sum(axis=1)
+
+
+def slightly_more(factor: float) -> Callable[[Array], Array]:
+    return lambda x: row_sums(x) * factor
 
 
 def row_means(x: Array) -> Array:
@@ -171,7 +175,7 @@ def test_rows_that_depend_on_each_other_are_not_padded() -> None:
 
 
 def test_an_engine_that_answers_wrongly_is_found_out_and_used_no_more() -> None:
-    model = TimedModel(engine_score=lambda x: row_sums(x) * 1.001)
+    model = TimedModel(engine_score=slightly_more(1.001))
     router = model.make_router()
     router.add_bucket(model.load_bucket(3, 4))
     ask(router, model, 3, times=3)
@@ -182,7 +186,7 @@ def test_an_engine_that_answers_wrongly_is_found_out_and_used_no_more() -> None:
 
 
 def test_bf16_may_differ_by_its_own_tolerance() -> None:
-    model = TimedModel(engine_score=lambda x: row_sums(x) * 1.005)
+    model = TimedModel(engine_score=slightly_more(1.005))
     router = model.make_router(EngineChoice(measured=False, precision="BF16"))
     router.add_bucket(model.load_bucket(3, 4))
     for _ in range(TRIALS + 1):

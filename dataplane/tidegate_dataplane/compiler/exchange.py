@@ -16,6 +16,10 @@ from tidegate_dataplane.engines.engine_folder import EngineFolder, describe_shap
 
 GRAPH_FILE = "graph.onnx"
 SCRATCH_PREFIX = ".scratch-"
+MAX_TEXT_CHARS = 512
+"""Of a shape or a reason in a report."""
+MAX_REPORTED = 64
+"""Buckets in a report."""
 
 
 class CompileJob(BaseModel):
@@ -49,14 +53,14 @@ def make_engine_report(engines: EngineFolder) -> EngineReport:
     ]
     buckets = [
         BucketResult(
-            shape=describe_shape(bucket.shape),
+            shape=describe_shape(bucket.shape)[:MAX_TEXT_CHARS],
             engine=bucket.engine if bucket.file else "",
-            reason=bucket.reason,
+            reason=bucket.reason[:MAX_TEXT_CHARS],
             speedup=bucket.speedup,
             max_error=bucket.max_error if isfinite(bucket.max_error) else None,
             cached=bucket.cached,
         )
-        for bucket in engines.read_buckets()
+        for bucket in engines.read_buckets()[:MAX_REPORTED]
     ]
     return EngineReport(buckets=tuple(buckets), message="; ".join(filter(None, [notes.problem, *unpadded])))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidegate_dataplane.engines.bucket_shapes import BucketShape
 
-MAX_FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = 8 << 20
 MAX_RUNNERS = 64
 INDEX_FILE = "buckets.json"
 

@@ -30,6 +30,8 @@ MIN_MISSES = 8
 """A bucket is compiled once so many requests have missed it: a shape that came once does not come back."""
 EXPLORE_EVERY = 64
 """Of so many requests that are cheaper without the engine, one runs in it, so that it gets measured again."""
+MAX_REPORTED = 80
+"""Missed buckets that the compiler gets to see: as many as it tries, and some more."""
 MAX_REMEMBERED = 1024
 BF16_TOLERANCES = {"float16": 2e-2, "float32": 2e-2, "float64": 2e-2}
 _WEIGHT = 0.1
@@ -133,7 +135,9 @@ class EngineRouter:
     def read_notes(self) -> RunnerNotes:
         """Return the buckets to compile and those that were refused; may be called on another thread."""
         missed = [entry for entry in self._missed.list_frequent(MIN_MISSES) if entry[0] not in self._buckets]
-        return RunnerNotes(tuple(missed), tuple(dict(self._refused).items()), tuple(sorted(self._unpadded)))
+        return RunnerNotes(
+            tuple(missed[:MAX_REPORTED]), tuple(dict(self._refused).items()), tuple(sorted(self._unpadded))
+        )
 
     def report_refusal(self, shape: BucketShape, reason: str) -> None:
         """Tell the compiler that an engine was not loaded; may be called on another thread."""

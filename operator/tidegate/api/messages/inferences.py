@@ -272,7 +272,7 @@ MESSAGES: Final = {
         "TG1701",
         MessageLevel.INFO,
         "Every replica that serves runs the graph that passes made of the version; status.graph has the passes and the "
-        "measured speed-up.",
+        "measured speed-up, and with spec.compile.engine what runs the shapes that come often.",
         NO_ACTION,
     ),
     Reason.GRAPH_UNCHANGED: CatalogueMessage(
