@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -308,17 +307,26 @@ SizeList = Annotated[
 ]
 
 
+def _require_increasing(field: str) -> ValidationRule:
+    def is_increasing(buckets: CompileBuckets) -> bool:
+        sizes = buckets.rows if field == "rows" else buckets.lengths
+        return sizes is None or list(sizes) == sorted(set(sizes))
+
+    return ValidationRule(
+        cel=f"!has(self.{field}) || self.{field}.all(size, self.{field}.exists_one(other, other == size)) && "
+        f"self.{field}.isSorted()",
+        message=f"{field} must increase from one size to the next: sort them, and name each once",
+        check=is_increasing,
+        field=field,
+    )
+
+
 class CompileBuckets(ApiModel):
     """Sizes that requests are padded to, so that few shapes are compiled."""
 
-    RULES: ClassVar[tuple[ValidationRule, ...]] = tuple(
-        ValidationRule(
-            cel=f"!has(self.{name}) || self.{name}.all(size, self.{name}.exists_one(other, other == size)) && self.{name}.isSorted()",
-            message=f"{name} must increase from one size to the next: sort them, and name each once",
-            check=lambda buckets, name=name: _is_increasing(getattr(buckets, name)),
-            field=name,
-        )
-        for name in ("rows", "lengths")
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        _require_increasing("rows"),
+        _require_increasing("lengths"),
     )
 
     rows: Annotated[
@@ -335,10 +343,6 @@ class CompileBuckets(ApiModel):
             "them, unless an answer changes by that, as in a model without a mask. Absent: the sizes that come often."
         ),
     ] = None
-
-
-def _is_increasing(sizes: Sequence[int] | None) -> bool:
-    return sizes is None or list(sizes) == sorted(set(sizes))
 
 
 class CompileSpec(ApiModel):
