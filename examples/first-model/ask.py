@@ -11,4 +11,6 @@ client = triton.InferenceServerClient(address)
 tensor = triton.InferInput("x", [2, 1], "FP32")
 tensor.set_data_from_numpy(np.array([[21], [4]], dtype=np.float32))
 answer = client.infer("double", [tensor], headers={"x-tidegate-access": f"{namespace}/double"})
-print(answer.as_numpy("y").ravel())
+doubled = answer.as_numpy("y")
+assert doubled is not None
+print(doubled.ravel())
