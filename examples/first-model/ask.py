@@ -11,6 +11,6 @@ client = triton.InferenceServerClient(address)
 tensor = triton.InferInput("x", [2, 1], "FP32")
 tensor.set_data_from_numpy(np.array([[21], [4]], dtype=np.float32))
 answer = client.infer("double", [tensor], headers={"x-tidegate-access": f"{namespace}/double"})
-doubled = answer.as_numpy("y")
+doubled = answer.as_numpy("y") if answer is not None else None
 assert doubled is not None
 print(doubled.ravel())
