@@ -269,6 +269,16 @@ DEFECTS: Final = (
         seen_by=("tests/unit/test_optimize_model.py::test_a_pass_that_changes_answers_is_left_out",),
     ),
     Defect(
+        name="trust-engine",
+        suffered="An engine that answers wrongly is used: requests of its shape get wrong scores.",
+        file="dataplane/tidegate_dataplane/engines/engine_router.py",
+        text="elif not check.compare_answers([(original, answer)]):",
+        by="elif not route.bucket:",
+        seen_by=(
+            "tests/unit/test_engine_router.py::test_an_engine_that_answers_wrongly_is_found_out_and_used_no_more",
+        ),
+    ),
+    Defect(
         name="skip-range-check",
         suffered="An id beyond its own table gets the embedding of another column instead of an error.",
         file="dataplane/tidegate_dataplane/graph_passes/fuse_embeddings.py",
