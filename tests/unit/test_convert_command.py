@@ -64,6 +64,10 @@ REFUSED = {
         },
         "spec.predictor.model.storageUri: is missing",
     ),
+    "an address that is no URL": (
+        {**SERVICE, "status": {"url": "http://[x"}},
+        'status.url: "http://[x" is not a URL',
+    ),
     "a value of another type": (with_predictor({"minReplicas": "two"}), "spec.predictor.minReplicas"),
     "a value that our field refuses": (
         with_predictor({"batcher": {"maxBatchSize": 100_000}}),
@@ -84,6 +88,63 @@ def test_what_has_no_counterpart_is_refused_by_object_and_field(body: dict[str, 
     assert problem in line
     names = {document["metadata"]["name"] for document in yaml.safe_load_all(refused.stdout) if document}
     assert names == {"other"}, "the others are converted all the same"
+
+
+@pytest.mark.parametrize(
+    ("uri", "converted"),
+    [
+        ("s3://models/resnet50-v1.5", "s3://models/resnet50-v1.5/ctr"),
+        ("s3://my.bucket", "s3://my.bucket/ctr"),
+        ("s3://bucket.onnx/", "s3://bucket.onnx/ctr"),
+        ("https://models.example.com", "https://models.example.com/ctr"),
+        ("s3://models/rank.ONNX", "s3://models/ctr"),
+        ("gs://models/v1.5/rank.tar.gz", "gs://models/v1.5/ctr"),
+    ],
+)
+def test_a_dot_in_the_name_of_a_folder_or_a_bucket_makes_no_file_of_it(uri: str, converted: str) -> None:
+    printed = convert(with_storage(uri), arguments=("-o", "json"))
+    report = json.loads(printed.stdout)
+    assert report["objects"][0]["spec"]["model"]["uri"] == converted
+    is_file = any("names a file" in note for note in report["notes"]["ads/ctr"])
+    assert is_file == uri.lower().endswith((".onnx", ".tar.gz"))
+
+
+def test_defaults_that_differ_from_those_of_kserve_are_noted() -> None:
+    absent = convert(SERVICE).stdout
+    assert "spec.predictor.timeout: absent: KServe waits 60 s (300 s with Knative), a route here 1s" in absent
+    assert "spec.predictor.model.resources: absent: spec.resources is 1 CPU and 2Gi then" in absent
+    limits = {"cpu": "2", "memory": "4Gi"}
+    named = convert(with_predictor({"timeout": 3, "model": {"resources": {"limits": limits}}})).stdout
+    assert "absent" not in named
+
+
+def test_labels_by_which_a_tool_deletes_objects_are_left_out() -> None:
+    set_by_tools = {
+        "app.kubernetes.io/instance": "ads",
+        "app.kubernetes.io/managed-by": "Helm",
+        "argocd.argoproj.io/instance": "ads",
+    }
+    body = overlaid(SERVICE, {"metadata": {"labels": {**set_by_tools, "app.kubernetes.io/name": "ctr"}}})
+
+    report = json.loads(convert(body, arguments=("-o", "json")).stdout)
+
+    labels = [document["metadata"]["labels"] for document in report["objects"]]
+    assert labels == [{"app.kubernetes.io/name": "ctr"}] * 2
+    (note,) = [note for note in report["notes"]["ads/ctr"] if note.startswith("metadata.labels")]
+    assert note.endswith(
+        ": app.kubernetes.io/instance, app.kubernetes.io/managed-by, argocd.argoproj.io/instance"
+    )
+
+
+def test_a_second_service_of_the_same_name_has_its_own_notes() -> None:
+    second = with_predictor({"minReplicas": 0})
+    notes = json.loads(convert(with_predictor({"maxReplicas": 8}), second, arguments=("-o", "json")).stdout)[
+        "notes"
+    ]
+    assert [note.partition(":")[0] for note in notes["ads/ctr"] if "Replicas" in note] == [
+        "spec.predictor.maxReplicas",
+        "spec.predictor.minReplicas",
+    ]
 
 
 def test_an_image_by_digest_is_pinned() -> None:

@@ -31,10 +31,13 @@ def convert_files(files: Sequence[Path]) -> ConversionReport:
             services.append(convert_service(body))
         except InvalidSpecError as error:
             problems += [f"{_describe_document(body)} in {source}: {problem}" for problem in error.problems]
+    notes: dict[str, tuple[str, ...]] = {}
+    for service in services:
+        notes[str(service.key)] = notes.get(str(service.key), ()) + service.notes
     objects: list[Manifest] = [body for service in services for body in (service.inference, service.access)]
     return ConversionReport(
         objects=tuple(objects),
-        notes={str(service.key): service.notes for service in services},
+        notes=notes,
         problems=tuple(problems),
         skipped=tuple(skipped),
     )

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from tidegate.api.fields import Resources
 from tidegate.api.inference import ArtefactFormat, Inference
 from tidegate.api.meta import API_VERSION, CustomResource, ObjectKey, ObjectMeta
-from tidegate.api.model_access import ModelAccess
+from tidegate.api.model_access import ModelAccess, Route
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.kserve.inference_service import (
     InferenceService,
@@ -27,6 +28,7 @@ _FORMATS: Final[Mapping[str, ArtefactFormat]] = {
     "triton": ArtefactFormat.ONNX,
 }
 _MAX_QUEUE_DELAY_MS: Final = 1_000
+_ROUTE_TIMEOUT: Final = Route.model_fields["timeout"].default
 _SCALER: Final = "scale the Inference with an HPA or KEDA, or with spec.scaling in a ComputePool"
 _POOL: Final = "a ComputePool selects the nodes"
 _LEFT_OUT: Final[Mapping[str, str]] = {
@@ -45,6 +47,12 @@ _LEFT_OUT: Final[Mapping[str, str]] = {
     "scaleTarget": _SCALER,
     "tolerations": _POOL,
 }
+_LABELS_OF_TOOLS: Final = (
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "argocd.argoproj.io/",
+)
+"""Starts of labels by which a tool finds its objects, to delete those that it did not make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +96,7 @@ def convert_service(body: Mapping[str, object]) -> ConvertedService:
         *_note_model(path, server, format_name, source),
         *_note_predictor(predictor),
         *_note_extra_fields("spec", service.spec),
-        *_note_annotations(service.metadata),
+        *_note_metadata(service.metadata),
     )
     return ConvertedService(service.key, inference, access, notes)
 
@@ -138,7 +146,9 @@ def _make_metadata(metadata: ObjectMeta) -> dict[str, Any]:
     fields = {
         "name": metadata.name,
         "namespace": metadata.namespace,
-        "labels": dict(metadata.labels),
+        "labels": {
+            name: value for name, value in metadata.labels.items() if not name.startswith(_LABELS_OF_TOOLS)
+        },
     }
     return {name: value for name, value in fields.items() if value}
 
@@ -185,8 +195,17 @@ def _make_access_spec(service: InferenceService) -> dict[str, Any]:
     if predictor.container_concurrency:
         limit = predictor.container_concurrency * _count_replicas(predictor)
         spec["protection"] = {"maxConcurrent": limit}
-    host = urlsplit(service.status.url or "").hostname
+    host = _find_host(service.status.url or "")
     return {"hosts": [host], **spec} if host else spec
+
+
+def _find_host(url: str) -> str | None:
+    """Return the host of the InferenceService's address, and None if it has no address."""
+    try:
+        return urlsplit(url).hostname
+    except ValueError as error:
+        message = f'"{url}" is not a URL ({error}): correct or remove it, and convert again'
+        raise InvalidSpecError(message, path="status.url") from error
 
 
 def _check_objects(*objects: tuple[type[CustomResource], Mapping[str, Any]]) -> None:
@@ -215,6 +234,12 @@ def _note_model(path: str, server: KServeServer, format_name: str, source: Model
     if server.runtime or server.runtime_version:
         yield f"{path}.runtime: Triton runs the model, in the image images.triton of the chart's values"
     amounts, requests = {**server.resources.requests, **server.resources.limits}, server.resources.requests
+    if not amounts:
+        defaults = Resources()
+        yield (
+            f"{path}.resources: absent: spec.resources is {defaults.cpu} CPU and {defaults.memory} then; set what "
+            "KServe's inferenceservice-config gives, if it has other defaults"
+        )
     for name, amount in amounts.items():
         if name not in ("cpu", "memory"):
             yield (
@@ -245,6 +270,11 @@ def _note_predictor(predictor: KServePredictor) -> Iterator[str]:
             f"{path}.containerConcurrency: {predictor.container_concurrency} for each of {replicas} pods: "
             "spec.protection.maxConcurrent is for each gateway"
         )
+    if not predictor.timeout:
+        yield (
+            f"{path}.timeout: absent: KServe waits 60 s (300 s with Knative), a route here {_ROUTE_TIMEOUT}; "
+            "set spec.routes[0].timeout for a model that needs longer"
+        )
     if predictor.service_account_name:
         yield (
             f"{path}.serviceAccountName: for a cloud's workload identity; for keys, make a Secret and set "
@@ -263,7 +293,10 @@ def _note_extra_fields(path: str, part: KServePart) -> Iterator[str]:
         yield f"{path}.{name}: left out: {_LEFT_OUT.get(name, 'it has no counterpart')}"
 
 
-def _note_annotations(metadata: ObjectMeta) -> Iterator[str]:
+def _note_metadata(metadata: ObjectMeta) -> Iterator[str]:
+    labels = [name for name in metadata.labels if name.startswith(_LABELS_OF_TOOLS)]
+    if labels:
+        yield f"metadata.labels: left out, as the tool that set them would delete the objects: {', '.join(labels)}"
     annotations = [name for name in metadata.annotations if not name.startswith("kubectl.kubernetes.io/")]
     if annotations:
         yield f"metadata.annotations: left out: {', '.join(annotations)}"

@@ -17,6 +17,20 @@ _FILE_NAMES: Final = {
     ArtefactFormat.TENSORRT: "model.plan",
     ArtefactFormat.PYTHON: "model.py",
 }
+_FILE_SUFFIXES: Final = (
+    ".onnx",
+    ".plan",
+    ".engine",
+    ".trt",
+    ".py",
+    ".pt",
+    ".pt2",
+    ".zip",
+    ".tar",
+    ".tar.gz",
+    ".tgz",
+)
+"""Ends of the names of files; a folder's name may have a dot too: resnet50-v1.5."""
 _AZURE_HOST: Final = re.compile(r"\.(blob|file)\.core\.windows\.net$")
 
 
@@ -51,7 +65,7 @@ def convert_storage_uri(uri: str, model: str, artefact_format: ArtefactFormat) -
 
 
 def _convert_folder(uri: str, model: str, file_name: str) -> ModelSource:
-    if PurePosixPath(uri).suffix:
+    if PurePosixPath(urlsplit(uri).path).name.lower().endswith(_FILE_SUFFIXES):
         folder = f"{uri.rpartition('/')[0]}/{model}"
         return ModelSource(
             folder, note=f"names a file: publish it as {folder}/{_FIRST_VERSION}/{file_name} before you apply"
