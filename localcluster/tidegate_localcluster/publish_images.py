@@ -96,7 +96,9 @@ def run_publisher(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build our images, and push them to a registry.")
     parser.add_argument("registry", help="host, port and path, like registry.example.com/tidegate")
     parser.add_argument("--tag", default="", help="tag of all images [default: the chart's appVersion]")
-    parser.add_argument("--plain-http", action="store_true", help="push without TLS, as always to loopback")
+    parser.add_argument(
+        "--plain-http", action="store_true", help="push without TLS, as always to loopback; not with Docker"
+    )
     parser.add_argument("--kind", default="", metavar="CLUSTER", help="load into this kind cluster instead")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository [default: here]")
     options = parser.parse_args(arguments)
@@ -112,16 +114,19 @@ def run_publisher(arguments: Sequence[str] | None = None) -> int:
     try:
         tag = options.tag or read_project_version(options.root)
         references = {name: f"{registry}/{name}:{tag}" for name in PUBLISHED_IMAGES}
-        plain_http = options.plain_http or is_loopback(registry)
-        publisher = _select_publisher(options.root, options.kind, plain_http=plain_http)
+        publisher = _select_publisher(options.root, registry, options.kind, plain_http=options.plain_http)
         publisher.publish_images(references, print_progress)
     except LocalClusterError as error:
         print_progress(str(error))
         return 1
-    tags = "".join(f" --set images.{name}.tag={tag}" for name in _CHART_NAMES) if options.tag else ""
+    tags = "".join(f" --set-string images.{name}.tag={tag}" for name in _CHART_NAMES) if options.tag else ""
     print_progress(
         "next: helm upgrade --install tidegate charts/tidegate --namespace tidegate-system --create-namespace "
         f"--set images.registry={registry}{tags} --wait"
+    )
+    print_progress(
+        f'then: sed "s#tidegate.local.*#{registry}/{ImageName.OBJECT_STORE}:{tag}#" examples/first-model/*.yaml '
+        "| kubectl apply -f -"
     )
     return 0
 
@@ -134,14 +139,19 @@ def is_loopback(registry: str) -> bool:
     return _LOOPBACK.match(registry) is not None
 
 
-def _select_publisher(root: Path, kind_cluster: str, *, plain_http: bool) -> ImagePublisher:
+def _select_publisher(root: Path, registry: str, kind_cluster: str, *, plain_http: bool) -> ImagePublisher:
     """Return Docker if its daemon answers, and buildah otherwise."""
     builder = ImageBuilder(default_home(), root)
     if _is_docker_running():
+        if plain_http:
+            raise ImageBuildError(
+                f"--plain-http is not for Docker, whose daemon decides: name {registry.partition('/')[0]} in "
+                "insecure-registries of /etc/docker/daemon.json, restart the daemon, and omit --plain-http"
+            )
         return DockerPublisher(builder, root, kind_cluster)
     if kind_cluster:
         raise ImageBuildError("kind needs Docker, whose daemon does not answer `docker info`: start it")
-    return BuildahPublisher(builder, plain_http)
+    return BuildahPublisher(builder, plain_http or is_loopback(registry))
 
 
 def _is_docker_running() -> bool:

@@ -53,7 +53,8 @@ def test_an_image_is_pushed_to_a_registry(
     assert publish_images.run_publisher([f"{registry}/tidegate", "--tag", "e2e", "--root", str(ROOT)]) == 0
 
     assert (
-        f"--set images.registry={registry}/tidegate --set images.operator.tag=e2e" in capsys.readouterr().err
+        f"--set images.registry={registry}/tidegate --set-string images.operator.tag=e2e"
+        in capsys.readouterr().err
     )
     repository = f"http://{registry}/v2/tidegate/{PUSHED}"
     with urllib.request.urlopen(f"{repository}/manifests/e2e", timeout=30) as answer:

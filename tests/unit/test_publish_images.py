@@ -65,6 +65,33 @@ def test_kind_without_docker_is_refused(
     assert "kind needs Docker" in capsys.readouterr().err
 
 
+def test_plain_http_is_refused_where_docker_decides_about_it(
+    calls: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_publisher(["registry.lan:5000/t", "--plain-http", "--root", str(ROOT)]) == 1
+    assert (
+        "name registry.lan:5000 in insecure-registries of /etc/docker/daemon.json" in capsys.readouterr().err
+    )
+    assert calls.read_text() == "docker info\n", "nothing is built"
+
+
+def test_the_next_commands_have_the_tag_as_text(
+    calls: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publish_images, "PUBLISHED_IMAGES", (ImageName.OPERATOR,))
+    del calls  # stands for Docker
+
+    assert run_publisher(["r.example.com/t", "--tag", "20261101", "--root", str(ROOT)]) == 0
+
+    install, apply = capsys.readouterr().err.splitlines()[-2:]
+    for image in ("operator", "dataplane", "triton", "gateway"):
+        assert f" --set-string images.{image}.tag=20261101 " in install
+    assert apply == (
+        'then: sed "s#tidegate.local.*#r.example.com/t/object-store:20261101#" examples/first-model/*.yaml '
+        "| kubectl apply -f -"
+    )
+
+
 @pytest.mark.parametrize("registry", ["https://registry.example.com", ""])
 def test_a_registry_with_a_scheme_or_without_a_name_is_refused(registry: str) -> None:
     with pytest.raises(SystemExit) as refused:
