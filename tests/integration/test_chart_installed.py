@@ -21,6 +21,7 @@ from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
 from fixtures.control_plane import may, wait_for_account
 from fixtures.crds import wait_established
 from fixtures.go_programs import go_program
+from tidegate import __version__
 from tidegate.kube.permissions import (
     CLUSTER_RULES,
     PEOPLE_RULES,
@@ -299,7 +300,7 @@ def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:
     for _, command, option, namespace in commands:
         assert namespace == SYSTEM
         assert option in CliRunner().invoke(app, [command, "--help"]).stdout
-    forwarded = [line.split() for line in notes.splitlines() if "port-forward" in line]
+    forwarded = [line.partition(" >")[0].split() for line in notes.splitlines() if "port-forward" in line]
     assert [words[-2] for words in forwarded] == ["service/tidegate-web", "service/tidegate-gateway"]
     for words in forwarded:
         service = release.kubectl.json("get", words[-2], "-n", SYSTEM)
@@ -314,9 +315,14 @@ def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:
         "--reuse-values",
         "--dry-run=server",
     )
-    notes = release(*pushed, "--set=images.registry=registry.example.com/tg").partition("NOTES:")[2]
-    assert "WARNING" not in notes
-    assert 'sed "s#tidegate.local#registry.example.com/tg#" examples/first-model/*.yaml' in notes
+    for tag, expected in (("", __version__), ("20261101", "20261101")):
+        options = ("--set=images.registry=registry.example.com/tg", f"--set-string=images.operator.tag={tag}")
+        notes = release(*pushed, *options).partition("NOTES:")[2]
+        assert "WARNING" not in notes
+        replaced = f"s#tidegate.local.*#registry.example.com/tg/object-store:{expected}#"
+        assert f'sed "{replaced}" examples/first-model/*.yaml' in notes
+    # The port is forwarded in the background, and the question waits for it.
+    assert "> /dev/null 2>&1 &\n  curl -s --retry 9 --retry-connrefused " in notes
 
 
 def test_notes_name_every_place_that_models_come_from(release: HelmOn) -> None:

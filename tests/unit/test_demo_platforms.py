@@ -6,11 +6,13 @@ import pytest
 import yaml
 
 from builders.movielens import EXAMPLE
+from documented.pages import ROOT
 from movielens_din.stream import STREAM, SUBJECT
 from tidegate_localcluster.demo.errors import DemoError
-from tidegate_localcluster.demo.object_store import BUCKET, EXAMPLE_IMAGE, OBJECT_STORE, PORT
+from tidegate_localcluster.demo.object_store import BUCKET, EXAMPLE_IMAGE, EXAMPLE_SECRET, OBJECT_STORE, PORT
 from tidegate_localcluster.demo.platforms import NATS_IMAGE, OwnClusterSettings
 from tidegate_localcluster.demo.scenario import BROKER, BROKER_PORT
+from tidegate_localcluster.image_parts import read_project_version
 
 
 def test_images_come_from_the_registry_with_the_version_as_their_tag() -> None:
@@ -29,10 +31,20 @@ def test_without_a_registry_the_demo_names_what_it_needs() -> None:
 
 def test_the_object_store_of_the_example_is_the_one_that_the_demo_replaces() -> None:
     manifest = (EXAMPLE.parent / "first-model" / "object-store.yaml").read_text()
-    assert manifest.count(EXAMPLE_IMAGE) == 1
+    assert manifest.count(EXAMPLE_IMAGE) == manifest.count(EXAMPLE_SECRET) == 1
+    # `make images` pushes under this tag, and readers replace the registry alone.
+    assert f"tidegate.local/{OBJECT_STORE}:{read_project_version(ROOT)}" == EXAMPLE_IMAGE
     objects = {body["kind"]: body for body in yaml.safe_load_all(manifest) if body}
     assert objects["Deployment"]["metadata"]["name"] == objects["Service"]["metadata"]["name"] == OBJECT_STORE
     assert objects["Secret"]["stringData"]["AWS_ENDPOINT_URL"] == f"http://{OBJECT_STORE}:{PORT}"
+    # Its name is not the one that other models of the namespace read.
+    model = (EXAMPLE.parent / "first-model" / "model.yaml").read_text()
+    inference = next(body for body in yaml.safe_load_all(model) if body)
+    assert (
+        inference["spec"]["model"]["secretName"]
+        == objects["Secret"]["metadata"]["name"]
+        != "tidegate-storage"
+    )
     pod = objects["Deployment"]["spec"]["template"]["spec"]
     assert BUCKET in pod["containers"][0]["args"]
 

@@ -15,7 +15,7 @@ from documented.kubectl import asked
 from documented.manifests import OURS, ours, parts, unclaimed
 from documented.pages import ROOT, Block, blocks, blocks_of, inline, name, pages
 from documented.programs import PYTHON, TIDEGATE, of_make, of_python, of_tidegate
-from documented.shell import Command, aliases, commands, misspelt
+from documented.shell import Command, aliases, commands, lines, misspelt
 from tidegate.api.crd import KIND_DEFINITIONS
 from tidegate.api.structural import build_structural_schema
 from tidegate.generate import list_process_settings
@@ -274,3 +274,13 @@ def test_metrics_follow_the_conventions_of_prometheus() -> None:
         if not holds(metric)
     ]
     assert broken == []
+
+
+def test_the_readme_types_the_six_commands_of_its_page() -> None:
+    console = blocks("console")
+    page = [line for block in console if "how-to/any-cluster.md" in block.where for line in lines(block)]
+    (typed,) = [
+        lines(block) for block in console if "README.md" in block.where and "make images" in block.text
+    ]
+    assert len(typed) == 7, "six, and the question by tritonclient"
+    assert {command.partition("   #")[0] for command in typed} <= {*page}

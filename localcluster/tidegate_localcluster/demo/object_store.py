@@ -16,6 +16,8 @@ BUCKET: Final = "models"
 PORT: Final = 9000
 EXAMPLE_IMAGE: Final = "tidegate.local/object-store:0.1.0"
 """The image in the example's manifest."""
+EXAMPLE_SECRET: Final = "{name: first-model-storage}"  # noqa: S105 - its metadata, not a secret
+"""The metadata of the Secret in the example's manifest."""
 READY_TIMEOUT_S: Final = 120.0
 UPLOAD_TIMEOUT_S: Final = 60.0
 
@@ -35,7 +37,9 @@ class ObjectStore:
         """
         self.kubectl.ensure_namespace(self.namespace)
         manifest = (find_source_root() / "examples" / "first-model" / "object-store.yaml").read_text()
-        self.kubectl.apply(manifest.replace(EXAMPLE_IMAGE, self.image), self.namespace)
+        manifest = manifest.replace(EXAMPLE_IMAGE, self.image)
+        manifest = manifest.replace(EXAMPLE_SECRET, "{name: tidegate-storage}")
+        self.kubectl.apply(manifest, self.namespace)
         deployment = (f"deployment/{OBJECT_STORE}",)
         self.kubectl.wait("condition=Available", deployment, self.namespace, READY_TIMEOUT_S)
         with self.kubectl.forward_port(f"service/{OBJECT_STORE}", PORT, self.namespace) as address:
