@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from builders.deleted_access import wait_until_unknown
 from builders.waiting import wait_until
 from documented.pages import ROOT, Block, name
 from documented.tutorial import run, steps
@@ -102,14 +103,6 @@ def _find_free_ports() -> tuple[int, int]:
         return first.getsockname()[1], second.getsockname()[1]
 
 
-def _is_not_found(asked: urllib.request.Request) -> bool:
-    try:
-        with urllib.request.urlopen(asked, timeout=30):
-            return False
-    except urllib.error.HTTPError as error:
-        return error.code == 404
-
-
 def _load_example_image(space: Space, supplies: Supplies) -> None:
     """Give the node's store the image under the name that the example has."""
     space.installed.cluster.load_image(supplies.images[OBJECT_STORE].archive, EXAMPLE_IMAGE)
@@ -129,11 +122,7 @@ def test_who_types_the_page_has_an_answer_by_curl_and_by_tritonclient(
     assert any('"data":[42.0]' in output for output in printed)
     assert any("[42.  8.]" in output for output in printed)
     # The page has deleted its objects: the same question has no answer now.
-    asked = urllib.request.Request(
-        f"http://{space.installed.endpoints.gateway}/v2/models/double",
-        headers={"x-tidegate-access": f"{space.namespace}/double"},
-    )
-    wait_until(lambda: _is_not_found(asked), "the gateway does not know the ModelAccess")
+    wait_until_unknown(space.installed.endpoints.gateway, f"{space.namespace}/double", "double")
 
 
 def test_the_demo_hands_its_models_to_pods_of_any_cluster(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from builders.deleted_access import wait_until_unknown
 from documented.pages import ROOT, Block, name
 from documented.tutorial import MismatchError, run, steps
 from fixtures.cluster import POOL_NODE
@@ -61,10 +60,7 @@ def test_who_types_the_tutorial_of_releases_sees_a_bad_model_taken_back(
 ) -> None:
     _type_page(installed, "first-release", checkout)
     # Its objects are gone: the question that had an answer has none now.
-    url = f"http://{installed.endpoints.gateway}/v2/models/double"
-    headers = {"x-tidegate-access": "first-release/double"}
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30)
+    wait_until_unknown(installed.endpoints.gateway, "first-release/double", "double")
 
 
 def test_who_types_the_tutorial_of_pools_has_a_placed_model(space: Space, checkout: Path) -> None:

@@ -9,7 +9,14 @@ from builders.movielens import EXAMPLE
 from documented.pages import ROOT
 from movielens_din.stream import STREAM, SUBJECT
 from tidegate_localcluster.demo.errors import DemoError
-from tidegate_localcluster.demo.object_store import BUCKET, EXAMPLE_IMAGE, EXAMPLE_SECRET, OBJECT_STORE, PORT
+from tidegate_localcluster.demo.object_store import (
+    BUCKET,
+    EXAMPLE_IMAGE,
+    EXAMPLE_SECRET,
+    OBJECT_STORE,
+    PORT,
+    read_manifest,
+)
 from tidegate_localcluster.demo.platforms import NATS_IMAGE, OwnClusterSettings
 from tidegate_localcluster.demo.scenario import BROKER, BROKER_PORT
 from tidegate_localcluster.image_parts import read_project_version
@@ -47,6 +54,14 @@ def test_the_object_store_of_the_example_is_the_one_that_the_demo_replaces() -> 
     )
     pod = objects["Deployment"]["spec"]["template"]["spec"]
     assert BUCKET in pod["containers"][0]["args"]
+
+
+def test_the_demo_replaces_the_image_and_the_secret_of_the_example() -> None:
+    bodies = [body for body in yaml.safe_load_all(read_manifest("r.example.com/store:1")) if body]
+    (secret,) = [body for body in bodies if body["kind"] == "Secret"]
+    (deployment,) = [body for body in bodies if body["kind"] == "Deployment"]
+    assert secret["metadata"]["name"] == "tidegate-storage"
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "r.example.com/store:1"
 
 
 def test_the_image_of_the_broker_is_the_one_that_a_platform_replaces() -> None:

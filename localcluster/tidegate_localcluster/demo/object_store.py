@@ -36,15 +36,18 @@ class ObjectStore:
         Raises DemoError with the file that was refused, and CommandError if the server does not start.
         """
         self.kubectl.ensure_namespace(self.namespace)
-        manifest = (find_source_root() / "examples" / "first-model" / "object-store.yaml").read_text()
-        manifest = manifest.replace(EXAMPLE_IMAGE, self.image)
-        manifest = manifest.replace(EXAMPLE_SECRET, "{name: tidegate-storage}")
-        self.kubectl.apply(manifest, self.namespace)
+        self.kubectl.apply(read_manifest(self.image), self.namespace)
         deployment = (f"deployment/{OBJECT_STORE}",)
         self.kubectl.wait("condition=Available", deployment, self.namespace, READY_TIMEOUT_S)
         with self.kubectl.forward_port(f"service/{OBJECT_STORE}", PORT, self.namespace) as address:
             for path in sorted(path for path in folder.rglob("*") if path.is_file()):
                 _put_file(f"http://{address}/{BUCKET}/{quote(path.relative_to(folder).as_posix())}", path)
+
+
+def read_manifest(image: str) -> str:
+    """Return the example with `image`, and its Secret as the one that all models of the namespace read."""
+    manifest = (find_source_root() / "examples" / "first-model" / "object-store.yaml").read_text()
+    return manifest.replace(EXAMPLE_IMAGE, image).replace(EXAMPLE_SECRET, "{name: tidegate-storage}")
 
 
 def _put_file(url: str, path: Path) -> None:
