@@ -416,6 +416,12 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
     _inference("compile-passes", "compile.passes", _UNSUPPORTED, compile={"passes": "Some"}),
     _inference("compile-engine", "compile.engine", _UNSUPPORTED, compile={"engine": "TensorRT"}),
     _inference(
+        "compile-precision",
+        "compile.precision",
+        _UNSUPPORTED,
+        compile={"engine": "OpenVINO", "precision": "INT8"},
+    ),
+    _inference(
         "compile-engine-alone",
         "compile.engine",
         "engine OpenVINO or Auto compiles the graph that passes leave",
