@@ -7,18 +7,27 @@ import json
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
-from tidegate_dataplane.contract import DEFAULTED, ModelCall, PipelinePart, PipelinePlan, TensorSpec
+from tidegate_dataplane.contract import (
+    DEFAULTED,
+    CandidateCut,
+    ModelCall,
+    PipelinePart,
+    PipelinePlan,
+    TensorSpec,
+)
 from tidegate_dataplane.pipeline import call_client
+from tidegate_dataplane.pipeline.connection import HttpConnection
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.pipeline import PipelineRunner
 from tidegate_dataplane.pipeline.rows import RequestBatch
 from tidegate_dataplane.pipeline.wire import LENGTH_HEADER
-from tidegate_dataplane.pipeline.worker import CallWorker, run_calls
+from tidegate_dataplane.pipeline.worker import CallJob, CallWorker, run_calls
 
 X = TensorSpec(name="x", dtype="FP32", shape=(-1, 1))
 Y = TensorSpec(name="y", dtype="FP32", shape=(-1, 1))
@@ -439,6 +448,100 @@ def test_the_next_address_of_a_name_is_tried(serving: Serving, monkeypatch: pyte
         assert asked(worker) == [5.0, 6.0]
     assert server.connections == 1
     worker.close()
+
+
+MISSING_FAMILY = 254
+"""The number of an address family that no Linux has."""
+
+
+def test_an_address_of_a_family_that_the_system_lacks_is_passed_over(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serving(lambda _: answered())
+    port = int(server.address.rpartition(":")[2])
+    addresses = [
+        (family, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))
+        for family in (MISSING_FAMILY, socket.AF_INET)
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+    worker = a_worker(f"gateway:{port}")
+    assert asked(worker) == [5.0, 6.0]
+    worker.close()
+    with pytest.raises(OSError, match="not supported"):
+        HttpConnection(addresses[:1])
+
+
+def says_number(number: int) -> bytes:
+    """The answer to the nth request is n, for both rows."""
+    head = json.dumps({"outputs": [TENSOR]}).encode()
+    return answered(body=head + np.array([number, number], dtype=np.float32).tobytes())
+
+
+@pytest.mark.parametrize("aborts", [True, False], ids=["the next calls end it", "the next request ends it"])
+def test_after_an_error_between_calls_nobody_gets_the_answer_to_another_request(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, *, aborts: bool
+) -> None:
+    released = threading.Event()
+
+    def says(number: int) -> bytes:
+        if number == 1:
+            released.wait(20)
+        return says_number(number)
+
+    slow, quick = a_worker(serving(says).address), a_worker(serving(says_number).address)
+
+    def fail(_: CallWorker) -> list[CallJob]:
+        raise ValueError("no next call")
+
+    if not aborts:
+        monkeypatch.setattr(CallWorker, "abort_call", lambda _: None)
+    batch = RequestBatch([ROWS])
+    with pytest.raises(ValueError, match="no next call"):
+        run_calls([(slow, batch), (quick, batch)], find_next=fail)
+    assert slow.is_waiting is not aborts
+    released.set()
+    assert asked(slow) == [2.0, 2.0]
+    slow.close()
+    quick.close()
+
+
+def test_an_answer_of_another_shape_than_the_plan_says_fails_its_part_alone(serving: Serving) -> None:
+    """The one that other models select by: the parts that follow take its default, and the next batch its own answers."""
+    wide = {**TENSOR, "shape": [2, 2], "parameters": {"binary_data_size": 16}}
+    head = json.dumps({"outputs": [wide]}).encode()
+    lines = ["HTTP/1.1 200 said", f"Content-Length: {len(head) + 16}", f"{LENGTH_HEADER}: {len(head)}"]
+    odd = "\r\n".join([*lines, "", ""]).encode() + head + bytes(16)
+    cut = CandidateCut(by="prerank", max_rows=2, min_rows=1, filler="0")
+    said: list[str] = []
+    for prerank in (a_part("prerank", default="0.5"), a_part("prerank")):
+        pipeline = a_pipeline(
+            serving(lambda number: odd if number == 1 else answered()).address,
+            prerank,
+            a_part("rank").model_copy(update={"cut": cut}),
+            said=said,
+        )
+        first, second = (pipeline.answer_requests([ROWS])[0] for _ in range(2))
+        if prerank.default is None:
+            assert isinstance(first, CallError)
+            assert "output y is FP32 [2, 2], not FP32 [-1, 1]" in str(first)
+        else:
+            assert not isinstance(first, CallError), first
+            assert first["prerank"].tolist() == [[0.5], [0.5]]
+            assert first["rank"].tolist() == [[5], [6]]
+        assert not isinstance(second, CallError), second
+        assert second["prerank"].tolist() == [[5], [6]]
+        pipeline.close()
+
+
+def test_a_batch_and_its_answers_do_not_stay_in_memory(serving: Serving) -> None:
+    pipeline = a_pipeline(serving(lambda _: answered()).address, a_part("good"))
+    request = {"x": ROWS["x"].copy()}
+    (answer,) = pipeline.answer_requests([request])
+    assert not isinstance(answer, CallError)
+    inputs, output = weakref.ref(request["x"]), weakref.ref(answer["good"].base)
+    del request, answer
+    assert (inputs(), output()) == (None, None)
+    pipeline.close()
 
 
 def test_a_model_may_take_more_inputs_than_the_system_sends_at_once(serving: Serving) -> None:

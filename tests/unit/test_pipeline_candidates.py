@@ -123,3 +123,10 @@ def test_where_nothing_can_be_selected_nothing_is_asked() -> None:
     stages = ModelStages([a_part("prerank"), a_part("rank", CUT)], RequestBatch([{"x": column(1)}]), [False])
     assert stages.add_outcomes("prerank", [LATE]) == []
     assert stages.get_outcomes(0) == {"prerank": LATE, "rank": LATE}
+
+
+def test_a_row_without_a_number_is_not_the_best_one() -> None:
+    """NaN is the lowest for candidates, so it is for the best of them, too."""
+    selection = select_candidates(column(3, 2, 1), CUT, fewest=False)
+    assert selection.keeps_best(column(1, 0, nan), 1) is True
+    assert selection.keeps_best(column(nan, 1, 0), 1) is False

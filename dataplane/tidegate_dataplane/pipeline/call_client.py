@@ -66,6 +66,7 @@ class ModelCallClient:
         Raises:
             CallError: the gateway cannot be reached.
         """
+        self.clear_request()
         document = encode_document(tensors, self._call.outputs)
         length = len(document) + sum(len(tensor.content) for tensor in tensors)
         head = f"{self._request_head}{LENGTH_HEADER}: {len(document)}\r\nContent-Length: {length}\r\n\r\n".encode(
@@ -104,6 +105,12 @@ class ModelCallClient:
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.close_connection()
+
+    def clear_request(self) -> None:
+        """End what is in flight, whose response must not answer the next request, and free the memory of the last one."""
+        if self.connection is not None and self.connection.is_busy:
+            self.abort_request()
+        self._request = ()
 
     def close_client(self) -> None:
         """Close the connection, and end the thread that looks up names."""

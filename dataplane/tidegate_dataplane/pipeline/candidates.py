@@ -59,7 +59,7 @@ class Selection:
         rows = self.rows
         if len(rows) <= min_rows:
             return None
-        best = rows[int(np.argmax(answer.reshape(len(rows), -1)[:, 0]))]
+        best = rows[rank_rows(answer.reshape(len(rows), -1)[:, 0])[0]]
         return bool(np.isin(best, self.ranking[:min_rows]))
 
 

@@ -59,7 +59,7 @@ class HttpConnection:
         """Begin to connect to the first of the addresses, as `getaddrinfo` returns them, that can be reached."""
         self._addresses = deque(addresses)
         self._outgoing: list[Buffer] = []
-        self._response = ResponseReader(0)
+        self._response: ResponseReader | None = None
         self._socket = self._begin_connecting()
         self._connecting = True
 
@@ -74,12 +74,17 @@ class HttpConnection:
         return select.POLLIN | (select.POLLOUT if self._connecting or self._outgoing else 0)
 
     @property
+    def is_busy(self) -> bool:
+        """Return whether a request is in flight."""
+        return self._response is not None
+
+    @property
     def is_sending(self) -> bool:
         """Return whether a part of the request is not sent yet."""
         return bool(self._outgoing)
 
     def begin_request(self, pieces: Sequence[Buffer], max_body_bytes: int) -> None:
-        """Begin to send a request, given as its bytes in order."""
+        """Begin to send a request, given as its bytes in order, once the one before has been answered."""
         self._outgoing = list(pieces)
         self._response = ResponseReader(max_body_bytes)
         if not self._connecting:
@@ -95,9 +100,13 @@ class HttpConnection:
             return None
         if self._outgoing:
             self._send_pieces()
-        with contextlib.suppress(BlockingIOError):
-            return self._response.receive_response(self._socket)
-        return None
+        response: HttpResponse | None = None
+        if self._response is not None:
+            with contextlib.suppress(BlockingIOError):
+                response = self._response.receive_response(self._socket)
+        if response is not None:
+            self._response = None
+        return response
 
     def close_connection(self) -> None:
         """Close the connection, whatever is in flight."""
@@ -106,7 +115,12 @@ class HttpConnection:
     def _begin_connecting(self) -> socket.socket:
         while True:
             family, kind, protocol, _, address = self._addresses.popleft()
-            connection = socket.socket(family, kind, protocol)
+            try:
+                connection = socket.socket(family, kind, protocol)
+            except OSError:  # the system lacks this family
+                if not self._addresses:
+                    raise
+                continue
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = connection.connect_ex(address)

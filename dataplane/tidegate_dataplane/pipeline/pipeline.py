@@ -53,7 +53,15 @@ class PipelineRunner:
         The batch takes at most the longest timeout of a call.
         """
         latest_s = self._clock() + self._max_timeout_s
-        fewest = fewest or [False] * len(requests)
+        try:
+            return self._answer_batch(requests, fewest or [False] * len(requests), latest_s)
+        finally:
+            for worker in self.workers.values():
+                worker.clear_batch()
+
+    def _answer_batch(
+        self, requests: Sequence[Arrays], fewest: Sequence[bool], latest_s: float
+    ) -> list[Outcome]:
         if self._features is None:
             return self._call_models(RequestBatch(requests), fewest, latest_s)
         answers = self._call_features(self._features, requests, latest_s)

@@ -73,7 +73,7 @@ def decode_response(body: bytes | memoryview, json_length: int, outputs: Sequenc
     """Return the requested output tensors in the body of a response; numbers are not copied.
 
     Raises:
-        ValueError: the body violates the protocol, lacks a tensor, or has one of another type or as JSON.
+        ValueError: the body violates the protocol, lacks a tensor, or has one of another type or shape, or as JSON.
     """
     try:
         tensors = _decode_tensors(memoryview(body), json_length, {spec.name: spec for spec in outputs})
@@ -98,10 +98,18 @@ def _decode_tensors(body: memoryview, json_length: int, specs: Mapping[str, Tens
             continue
         if size is None:
             raise ValueError(f"output {name} came as JSON although binary was asked for")
-        if dtype != specs[name].dtype:
-            raise ValueError(f"output {name} is {dtype} {output['shape']}, not {specs[name].dtype}")
-        tensors[name] = _decode_tensor(name, piece, dtype, output["shape"])
+        spec, shape = specs[name], output["shape"]
+        if dtype != spec.dtype or not _fits_shape(shape, spec.shape):
+            raise ValueError(f"output {name} is {dtype} {shape}, not {spec.dtype} {list(spec.shape)}")
+        tensors[name] = _decode_tensor(name, piece, dtype, shape)
     return tensors
+
+
+def _fits_shape(shape: Sequence[int], expected: Sequence[int]) -> bool:
+    """Return whether the dimensions after the rows are as expected; -1 expects any size."""
+    return len(shape) == len(expected) and all(
+        size in (-1, found) for found, size in zip(shape[1:], expected[1:], strict=True)
+    )
 
 
 def _encode_texts(array: Array) -> bytes:

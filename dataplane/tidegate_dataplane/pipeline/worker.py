@@ -79,6 +79,17 @@ class CallWorker:
         self._client.abort_request()
         self._run_steps(lambda steps: steps.throw(self.deadline.timeout_error()))
 
+    def abort_call(self) -> None:
+        """End the call in flight, without an outcome."""
+        self._client.clear_request()
+        self._steps = None
+
+    def clear_batch(self) -> None:
+        """Free the memory of the last batch and its outcomes."""
+        self.abort_call()
+        self._batch = RequestBatch(())
+        self.outcomes = []
+
     def close(self) -> None:
         """Close the connection."""
         self._client.close_client()
@@ -130,18 +141,22 @@ def run_calls(
 ) -> None:
     """Make all calls at the same time; `find_next` returns the calls that can begin when one has ended.
 
-    A worker's `outcomes` are those of the requests of its batch.
+    A worker's `outcomes` are those of the requests of its batch. If anything raises, no call stays in flight.
     """
     pending, waiting = list(jobs), list[CallWorker]()
-    while pending or waiting:
-        for worker, batch in pending:
-            worker.begin_call(batch, latest_s)
-            waiting.append(worker)
-        ended = [worker for worker in waiting if not worker.is_waiting]
-        waiting = [worker for worker in waiting if worker.is_waiting]
-        pending = [job for worker in ended for job in find_next(worker)]
-        if waiting and not pending:
-            _await_progress(waiting, clock)
+    try:
+        while pending or waiting:
+            for worker, batch in pending:
+                waiting.append(worker)
+                worker.begin_call(batch, latest_s)
+            ended = [worker for worker in waiting if not worker.is_waiting]
+            waiting = [worker for worker in waiting if worker.is_waiting]
+            pending = [job for worker in ended for job in find_next(worker)]
+            if waiting and not pending:
+                _await_progress(waiting, clock)
+    finally:
+        for worker in waiting:
+            worker.abort_call()
 
 
 def _await_progress(waiting: Sequence[CallWorker], clock: Callable[[], float]) -> None:
