@@ -220,18 +220,37 @@ def test_the_example_asks_clients_for_keys_alone() -> None:
     assert [one.name for one in found.plan.outputs] == ["like", "second", DEFAULTED]
 
 
-RANK = {"inference": "cvr", "as": "rank", "default": "-1.5", "candidates": {"by": "pctr", "max": 100}}
+RANK = {"inference": "cvr", "as": "rank", "default": "-1.5", "candidates": {"by": "pctr", "max": 60}}
 
 
 def test_a_model_with_candidates_gets_a_cut_and_is_not_optional() -> None:
-    fewer = {**RANK, "candidates": {"by": "pctr", "max": 100, "min": 20}}
-    for model, min_rows in ((RANK, 100), (fewer, 20)):
+    fewer = {**RANK, "candidates": {"by": "pctr", "max": 60, "min": 20}}
+    for model, min_rows in ((RANK, 60), (fewer, 20)):
         found = compiled(scene(CTR, model), some_callees())
         assert isinstance(found, CompiledPipeline)
         first, last = found.plan.parts
         assert (first.cut, last.default) == (None, None)
-        assert last.cut == CandidateCut(by="pctr", max_rows=100, min_rows=min_rows, filler="-1.5")
+        assert last.cut == CandidateCut(by="pctr", max_rows=60, min_rows=min_rows, filler="-1.5")
         assert [one.name for one in found.plan.outputs] == ["pctr", "rank"]
+
+
+def test_models_without_candidates_limit_requests_and_those_with_them_their_calls() -> None:
+    found = compiled(scene(CTR, RANK), some_callees())
+    assert isinstance(found, CompiledPipeline)
+    assert found.max_batch_size == 128
+    assert [part.call.max_rows for part in found.plan.parts] == [None, 64]
+
+
+def test_candidates_must_fit_into_one_call_of_their_model() -> None:
+    limit = {"by": "pctr", "max": 64}
+    assert isinstance(compiled(scene(CTR, {**RANK, "candidates": limit}), some_callees()), CompiledPipeline)
+    found = compiled(scene(CTR, {**RANK, "candidates": {**limit, "max": 65}}), some_callees())
+    assert isinstance(found, PlanRefusal)
+    assert (found.reason, found.stalled) == (Reason.PIPELINE_INVALID, True)
+    assert found.message == (
+        "pipeline of route home: rank gets up to 65 candidates, but Inference cvr takes at most 64 rows at once: "
+        "set its spec.batching.maxBatchSize to 65 or more, or lower candidates.max"
+    )
 
 
 @pytest.mark.parametrize(

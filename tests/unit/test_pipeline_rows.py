@@ -32,10 +32,13 @@ class Model:
 
 
 def outcomes_of(
-    model: Callable[[Arrays], Arrays], requests: Sequence[Arrays], names: tuple[str, ...] = ("x",)
+    model: Callable[[Arrays], Arrays],
+    requests: Sequence[Arrays],
+    names: tuple[str, ...] = ("x",),
+    max_rows: int | None = None,
 ) -> list[Outcome]:
     batch = RequestBatch(requests)
-    steps = infer_together(batch, names)
+    steps = infer_together(batch, names, max_rows)
     try:
         positions = next(steps)
         while True:
@@ -114,6 +117,15 @@ def test_rows_of_different_shapes_are_different_calls() -> None:
         (2, 1),
     ]
     assert model.asked == [3, 1]
+
+
+def test_a_call_has_no_more_rows_than_the_model_takes() -> None:
+    model = Model()
+    outcomes = outcomes_of(model, requests([1, 2], [3], [4, 5, 6], [-7], [8]), max_rows=3)
+
+    assert answers(outcomes) == [[2, 4], [6], [8, 10, 12], "below zero", [16]]
+    # The last call is repeated in halves.
+    assert model.asked == [3, 3, 2, 1, 1]
 
 
 def test_features_are_encoded_once_and_not_copied_for_all_models_that_take_them() -> None:
@@ -215,6 +227,8 @@ def an_output(content: bytes = b"1234", **fields: object) -> tuple[object, bytes
         (Y, an_output(name="z"), "output y is missing"),
         (Y, an_output(datatype="FP16"), r"output y is FP16 \[1, 1\], not FP32"),
         (Y, an_output(shape=[2, 1]), "cannot reshape"),
+        (Y, an_output(shape=[1]), r"output y is FP32 \[1\], not FP32 \[-1, 1\]"),
+        (Y, an_output(bytes(8), shape=[1, 2]), r"output y is FP32 \[1, 2\], not FP32 \[-1, 1\]"),
         (Y, an_output(b"12"), "buffer size"),
         (S, an_output(b"abc", name="s", datatype="BYTES"), "not what the protocol says"),
         (S, an_output(b"\4\0\0\0abc", name="s", datatype="BYTES"), "text of output s ends early"),

@@ -17,7 +17,7 @@ class ModelCall(ContractModel):
     """One model behind the gateway, and how to call it.
 
     `title` names it in errors: Inference ctr-v3. The gateway routes by `headers`.
-    `outputs` are the requested ones, at least one.
+    `outputs` are the requested ones, at least one. A call has at most `max_rows` rows; None: as many as the batch has.
     """
 
     title: str
@@ -26,6 +26,7 @@ class ModelCall(ContractModel):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...] = Field(min_length=1)
     timeout_us: int = Field(ge=1)
+    max_rows: int | None = Field(default=None, ge=1)
 
 
 class CandidateCut(ContractModel):

@@ -88,6 +88,16 @@ class RequestBatch:
             self._groups[names] = [tuple(group) for group in groups.values()]
         return self._groups[names]
 
+    def split_group(self, group: Positions, max_rows: int | None) -> Iterator[Positions]:
+        """Yield the requests of a group for calls of at most `max_rows` rows, in order; a longer request is alone."""
+        begin = rows = 0
+        for place, position in enumerate(group):
+            rows += self.rows[position]
+            if max_rows is not None and rows > max_rows and place > begin:
+                yield group[begin:place]
+                begin, rows = place, self.rows[position]
+        yield group[begin:]
+
     def split_answer(self, answer: Arrays, positions: Positions) -> list[AnswerRows]:
         """Return each request's rows of the answer.
 
@@ -114,18 +124,21 @@ class RequestBatch:
         return array, 0, len(array)
 
 
-def infer_together(batch: RequestBatch, names: tuple[str, ...]) -> CallSteps:
+def infer_together(batch: RequestBatch, names: tuple[str, ...], max_rows: int | None = None) -> CallSteps:
     """Ask for all requests of `batch` in one call, and return for each its rows of the answer or its error.
 
+    Requests with more than `max_rows` rows in all take several calls, one after the other; no request is divided.
+
     If the model refuses a call or fails on it, the call is repeated in halves, down to the request that causes the
-    failure, so that it does not fail the others. A model that fails on everything is not overloaded: n requests
-    cause at most 2·log2(n) + 1 calls. Only requests whose rows have the same shapes are joined.
+    failure, so that it does not fail the others. A model that fails on everything is not overloaded: a call of n requests
+    causes at most 2·log2(n) others. Only requests whose rows have the same shapes are joined.
     """
     outcomes: list[Outcome] = [CallError(FailureKind.FAILED, "not asked")] * len(batch)
     for group in batch.group_by_shape(names):
-        answers = yield from _infer_or_halve(batch, group)
-        for position, answer in zip(group, answers, strict=True):
-            outcomes[position] = answer
+        for positions in batch.split_group(group, max_rows):
+            answers = yield from _infer_or_halve(batch, positions)
+            for position, answer in zip(positions, answers, strict=True):
+                outcomes[position] = answer
     return outcomes
 
 

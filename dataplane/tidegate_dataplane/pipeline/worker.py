@@ -50,7 +50,7 @@ class CallWorker:
         if self.deadline.allowed_s <= 0:
             self.outcomes = [self.deadline.timeout_error()] * len(batch)
             return
-        self._steps = infer_together(batch, self._names)
+        self._steps = infer_together(batch, self._names, self._call.max_rows)
         self._run_steps(lambda steps: next(steps))
 
     def register_events(self, poller: select.poll) -> int:

@@ -110,7 +110,9 @@ def _compile_plan(
     )
     return CompiledPipeline(
         plan=plan.model_copy(update={"hash": plan.compute_digest()}),
-        max_batch_size=min(_MAX_ROWS, *(model.max_batch_size for model in models.values())),
+        max_batch_size=min(
+            _MAX_ROWS, *(models[part.name].max_batch_size for part in parts if part.cut is None)
+        ),
         calls=tuple(sorted(pipeline.inference_names)),
     )
 
@@ -200,6 +202,11 @@ def _compile_part(part: PipelineModel, model: _PartModel, longest_us: int) -> Pi
     if part.default is not None:
         _check_default(part, model, output)
     limit = part.candidates
+    if limit is not None and limit.max_rows > model.max_batch_size:
+        raise _make_invalid_error(
+            f"{part.name} gets up to {limit.max_rows} candidates, but {model.title} takes at most {model.max_batch_size} rows "
+            f"at once: set its spec.batching.maxBatchSize to {limit.max_rows} or more, or lower candidates.max"
+        )
     return PipelinePart(
         name=part.name,
         call=ModelCall(
@@ -209,6 +216,7 @@ def _compile_part(part: PipelineModel, model: _PartModel, longest_us: int) -> Pi
             inputs=model.inputs,
             outputs=(output,),
             timeout_us=longest_us if part.timeout is None else _to_microseconds(part.timeout),
+            max_rows=None if limit is None else model.max_batch_size,
         ),
         default=part.default if part.optional else None,
         cut=None
