@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc.aio
@@ -18,10 +18,13 @@ from fixtures.envoy import Client, Gateway, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
 from tidegate.kube.port import Manifest
+from tidegate.planning.access.admitted_shares import RouteLoad
+from tidegate.publisher import share_planner
 from tidegate.publisher.routing_inputs import RoutingInputs
-from tidegate.publisher.share_planner import SharePlanner, resolve_gateways
+from tidegate.publisher.share_planner import SharePlanner, build_loads, resolve_gateways
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.telemetry.gateways import ScrapeTarget
+from tidegate.telemetry.route_rates import RouteRates
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.shares import AdmittedShares
 
@@ -133,6 +136,45 @@ async def test_without_a_price_or_a_capacity_nothing_is_refused(
     outcomes, planner = await plan_while_loaded(gateway, mode, capacity)
     assert outcomes == Counter({("gold", "v1"): GOLD_RATE * 5, ("rest", "v1"): REST_RATE * 5})
     assert planner.shares.by_route == {}
+
+
+async def test_an_access_that_cannot_be_planned_is_no_load_and_the_others_are_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inputs = fill_inputs("Priced", {"requestsPerSecond": "60"})
+    bad = access_body("Priced")
+    put_object(
+        inputs, kinds.MODEL_ACCESS, {**bad, "metadata": {**bad["metadata"], "name": "bad", "uid": "bad"}}
+    )
+
+    class Rates(RouteRates):
+        async def read_gateways(self, gateways: Sequence[ScrapeTarget]) -> Mapping[str, float]:
+            return {REST_ROUTE: 60.0 / 0.97, "access/ads/bad/rest": 30.0}
+
+    async def find_gateways() -> Sequence[ScrapeTarget]:
+        return []
+
+    def build_some(access: ModelAccess, *arguments: Any) -> list[RouteLoad]:
+        if access.metadata.name == "bad" and is_broken:
+            raise KeyError("a mistake of ours")
+        return build_loads(access, *arguments)
+
+    monkeypatch.setattr(share_planner, "build_loads", build_some)
+    planner = SharePlanner(
+        inputs=inputs,
+        shares=AdmittedShares(),
+        metrics=XdsMetrics(CollectorRegistry()),
+        find_gateways=find_gateways,
+        rates=Rates(),
+    )
+    is_broken = True
+    await planner.update_shares()
+    assert planner.shares.by_route == {REST_ROUTE: pytest.approx(0.97 * 0.97)}
+    assert list(inputs.faults.failures) == ["admitted shares of ads/bad"]
+    is_broken = False
+    await planner.update_shares()
+    assert planner.shares.by_route.keys() == {REST_ROUTE, "access/ads/bad/rest"}
+    assert inputs.faults.failures == {}
 
 
 async def test_gateways_are_those_behind_the_name() -> None:

@@ -158,6 +158,66 @@ def test_fewer_candidates_come_before_refusals_and_the_highest_value_stays_full(
     assert plan_shares(loads, {CTR: 100}) == {}
 
 
+def test_at_high_overload_shares_follow_small_changes_that_are_much_of_a_capacity() -> None:
+    """10,000 requests per second: a hundredth of them is more than the fallback answers."""
+    load = with_fallback(a_load("rest", 1, 10_000))
+    capacities = {CTR: 970.0, CVR: 97.0}
+    right = {REST: pytest.approx(0.097), REST_REDUCED: pytest.approx(0.1067)}
+    assert plan_shares([load], capacities) == right
+    # 290 per second for a fallback that answers 97; and one that idles.
+    assert plan_shares([load], capacities, {REST: 0.097, REST_REDUCED: 0.126}) == right
+    assert plan_shares([load], capacities, {REST: 0.097, REST_REDUCED: 0.097}) == right
+    noise = {REST: 0.0961, REST_REDUCED: 0.1059}
+    assert plan_shares([load], capacities, noise) == noise
+
+
+@given(st.lists(st.floats(0.9, 1.1), min_size=1, max_size=10))
+def test_what_is_held_moves_no_more_than_two_percent_of_a_capacity(changes: list[float]) -> None:
+    """Also if many routes are held."""
+    fair = [a_load(f"r{number}", 1, 100) for number in range(5)]
+    before = plan_shares(fair, {CTR: 200})
+    for change in changes:
+        loads = [with_fallback(replace(load, offered_per_s=100 * change)) for load in fair]
+        before = plan_shares(loads, {CTR: 200, CVR: 20}, before)
+        full = sum(load.offered_per_s * before.get(load.route, 1.0) for load in loads)
+        answered = sum(load.offered_per_s * before.get(f"{load.route}/reduced", 1.0) for load in loads)
+        assert 200 * 0.98 - 1e-6 <= full <= 200 * 1.02 + 1e-6
+        assert 20 * 0.98 - 1e-6 <= answered - full <= 20 * 1.02 + 1e-6
+
+
+def test_a_reduced_answer_that_gains_as_much_as_the_rest_is_the_full_answer() -> None:
+    """Value 5 by 36 percent, and 72 of 200 candidates: the same gain for every part of the capacity."""
+    load = with_candidates(a_load("gold", 5, 100), 72 / 200, 36)
+    assert plan_shares([load], {CTR: 50}) == {GOLD: 0.5, GOLD_REDUCED: 0.5}
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(1, 99),
+    st.integers(2, 500).flatmap(lambda most: st.tuples(st.just(most), st.integers(1, most - 1))),
+)
+def test_any_whole_numbers_of_candidates_and_percent_give_shares(
+    value: int, percent: int, limits: tuple[int, int]
+) -> None:
+    most, fewest = limits
+    reduced = ReducedAnswer({CTR: fewest / most, CVR: 1.0}, value * percent / 100)
+    load = replace(a_load("gold", value, 100, costs={CTR: 1.0, CVR: 1.0}), reduced=reduced)
+    shares = plan_shares([load], {CTR: 50, CVR: 80})
+    assert 0 <= shares[GOLD] <= shares.get(GOLD_REDUCED, 1.0) <= 1
+
+
+def test_a_request_that_a_model_answers_twice_gains_half_as_much_from_its_capacity() -> None:
+    twice = a_load("twice", 3, 50, costs={CTR: 2.0})
+    assert plan_shares([twice, a_load("once", 2, 50)], {CTR: 100}) == {
+        "access/ads/ctr/twice": pytest.approx(0.5)
+    }
+
+
+def test_a_request_that_targets_share_is_worth_no_more_than_a_whole_one() -> None:
+    split = a_load("split", 3, 50, costs={CTR: 0.5, CVR: 0.5})
+    assert plan_shares([split, a_load("once", 4, 50)], {CTR: 50, CVR: 50}) == {"access/ads/ctr/split": 0.0}
+
+
 def test_fewer_candidates_that_lose_more_value_than_they_save_are_not_used() -> None:
     loads = [with_candidates(a_load("gold", 5, 50), 0.5, 40), with_candidates(a_load("rest", 1, 50), 0.5, 40)]
     assert plan_shares(loads, {CTR: 75}) == {
@@ -168,18 +228,24 @@ def test_fewer_candidates_that_lose_more_value_than_they_save_are_not_used() -> 
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 9), st.floats(1, 100), st.floats(0.05, 0.95), st.integers(1, 100)),
+        st.tuples(
+            st.integers(1, 9),
+            st.floats(1, 100),
+            st.floats(0.05, 0.95),
+            st.integers(1, 100),
+            st.integers(1, 3),
+        ),
         min_size=1,
         max_size=5,
     ),
     st.floats(1, 300),
 )
 def test_the_value_of_full_and_reduced_answers_is_the_optimum(
-    routes: list[tuple[int, float, float, int]], capacity: float
+    routes: list[tuple[int, float, float, int, int]], capacity: float
 ) -> None:
     loads = [
-        with_candidates(a_load(f"r{number}", value, rate), cost, percent)
-        for number, (value, rate, cost, percent) in enumerate(routes)
+        with_candidates(a_load(f"r{number}", value, rate, costs={CTR: float(calls)}), calls * part, percent)
+        for number, (value, rate, part, percent, calls) in enumerate(routes)
     ]
     shares = plan_shares(loads, {CTR: capacity})
     gained = taken = 0.0
@@ -189,14 +255,14 @@ def test_the_value_of_full_and_reduced_answers_is_the_optimum(
         reduced = shares.get(f"{load.route}/reduced", 1.0) - full
         assert reduced >= -1e-9
         gained += load.offered_per_s * (full * load.value + reduced * load.reduced.value)
-        taken += load.offered_per_s * (full + reduced * load.reduced.costs[CTR])
+        taken += load.offered_per_s * (full * load.costs[CTR] + reduced * load.reduced.costs[CTR])
     assert taken <= capacity * (1 + 1e-9)
     assert gained == pytest.approx(optimal_value(loads, capacity))
 
 
 def optimal_value(loads: list[RouteLoad], capacity: float) -> float:
     """Solve the same as a linear program: full and reduced answers per second of each route."""
-    full = [(load.offered_per_s * load.value, load.offered_per_s) for load in loads]
+    full = [(load.offered_per_s * load.value, load.offered_per_s * load.costs[CTR]) for load in loads]
     reduced = [
         (load.offered_per_s * load.reduced.value, load.offered_per_s * load.reduced.costs[CTR])
         for load in loads

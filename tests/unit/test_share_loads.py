@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders.inference import an_inference
 from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.access.admitted_shares import ReducedAnswer, RouteLoad
+from tidegate.planning.access.admitted_shares import ReducedAnswer, RouteLoad, plan_shares
 from tidegate.publisher.share_planner import build_loads
 
 CTR, SMALL = ObjectKey("ads", "ctr"), ObjectKey("ads", "small")
@@ -24,7 +23,7 @@ RANK = {
 def loads_of(route: dict[str, Any], rates: dict[str, float], **spec: Any) -> list[RouteLoad]:
     access = a_model_access("ctr", routes=[route], **{"protection": PRICED, **spec})
     named = {f"access/ads/ctr/default{suffix}": rate for suffix, rate in rates.items()}
-    return build_loads([access], [an_inference("ctr"), an_inference("small")], named)
+    return build_loads(access, {CTR: 1.0, SMALL: 1.0}, named)
 
 
 def test_requests_that_a_fallback_answered_are_offered_to_the_route() -> None:
@@ -56,3 +55,17 @@ def test_a_pipeline_that_states_no_reduced_value_is_admitted_or_refused() -> Non
 def test_a_route_without_requests_is_no_load() -> None:
     assert loads_of(a_route(), {}) == []
     assert loads_of(a_route(), {"": float("nan")}) == []
+
+
+def test_models_that_a_request_is_answered_without_limit_nothing() -> None:
+    optional = {"inference": "cvr", "as": "pcvr", "optional": True, "timeout": "20ms", "default": "0"}
+    pipeline = {"models": [PRERANK, RANK, optional], "reducedValuePercent": 90}
+    (load,) = loads_of({"name": "default", "pipeline": pipeline, "value": "2"}, {"": 10.0})
+    assert load.limiting_inferences == {SMALL, CTR}
+
+
+def test_a_model_behind_another_access_is_not_limited_by_this_one() -> None:
+    pipeline = {"models": [{"access": "cvr", "as": "pcvr"}]}
+    (load,) = loads_of({"name": "default", "pipeline": pipeline}, {"": 10.0})
+    assert (load.costs, load.priced) == ({}, True)
+    assert plan_shares([load], {CTR: 1.0, SMALL: 1.0}) == {}

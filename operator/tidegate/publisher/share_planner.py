@@ -30,6 +30,7 @@ _ADMITTED_LOAD: Final = 0.97
 """The part of the capacity that is admitted: at 1, the queue that a moment of stalling leaves would never drain."""
 _SUBJECT: Final = "admitted shares"
 """Their name among the objects whose planning failed."""
+_ACCESS_SUBJECT: Final = f"{_SUBJECT} of "
 
 log: Final = structlog.get_logger(__name__)
 
@@ -58,17 +59,35 @@ class SharePlanner:
         """Read the gateways and publish the shares that follow; nothing if no gateway can be read. Raises OSError."""
         accesses = self.inputs.list_accesses()
         if not any(is_priced(access) for access in accesses):
+            self._clear_faults()
             self._publish_shares({})
             return
         rates = await self.rates.read_gateways(await self.find_gateways())
         if rates is not None:
             inferences = self.inputs.list_inferences()
-            loads = build_loads(accesses, inferences, rates)
+            loads = self._build_loads(accesses, inferences, rates)
             priced = {key for load in loads if load.priced for key in load.limiting_inferences}
             capacities = self._sum_capacities(
                 inference for inference in inferences if inference.key in priced
             )
             self._publish_shares(plan_shares(loads, capacities, self.shares.by_route))
+
+    def _build_loads(
+        self, accesses: Sequence[ModelAccess], inferences: Sequence[Inference], rates: Mapping[str, float]
+    ) -> list[RouteLoad]:
+        """Return the loads of all accesses; one whose loads raise has none, and shows among the faults."""
+        values = {inference.key: float(inference.spec.value.per_request) for inference in inferences}
+        loads: list[RouteLoad] = []
+        self._clear_faults()
+        for access in accesses:
+            with self.inputs.faults.isolate(f"{_ACCESS_SUBJECT}{access.key}"):
+                loads += build_loads(access, values, rates)
+        return loads
+
+    def _clear_faults(self) -> None:
+        for subject in tuple(self.inputs.faults.failures):
+            if subject.startswith(_ACCESS_SUBJECT):
+                self.inputs.faults.clear(subject)
 
     def _sum_capacities(self, inferences: Iterable[Inference]) -> Mapping[ObjectKey, float]:
         """Return the requests per second to admit to the ready pods of each Inference, where their capacity was measured."""
@@ -88,26 +107,26 @@ class SharePlanner:
 
 
 def build_loads(
-    accesses: Sequence[ModelAccess], inferences: Sequence[Inference], rates: Mapping[str, float]
+    access: ModelAccess, values: Mapping[ObjectKey, float], rates: Mapping[str, float]
 ) -> list[RouteLoad]:
-    """Return the load of each route with requests; `rates`: requests per second by route."""
-    values = {inference.key: float(inference.spec.value.per_request) for inference in inferences}
-    demands = index_routes(accesses)
+    """Return the load of each route of an access with requests.
+
+    `values`: what a request is worth by Inference; `rates`: requests per second by route.
+    """
+    demands, priced = index_routes([access]), is_priced(access)
     loads: list[RouteLoad] = []
-    for access in accesses:
-        priced = is_priced(access)
-        for route in access.spec.routes:
-            name = f"access/{access.key}/{route.name}"
-            offered = rates.get(name, 0.0) + rates.get(f"{name}{REDUCED}", 0.0)
-            if not offered > 0:
-                continue
-            if route.pipeline is not None:
-                loads.append(_build_pipeline_load(access, route, route.pipeline, offered, priced))
-                continue
-            reduced = demands.get(f"{name}{REDUCED}")
-            answer = ReducedAnswer(reduced.by_inference, reduced.value or 0.0) if reduced else None
-            costs, value = demands[name].by_inference, _find_value(demands[name], values)
-            loads.append(RouteLoad(name, offered, costs, value, priced, answer))
+    for route in access.spec.routes:
+        name = f"access/{access.key}/{route.name}"
+        offered = rates.get(name, 0.0) + rates.get(f"{name}{REDUCED}", 0.0)
+        if not offered > 0:
+            continue
+        if route.pipeline is not None:
+            loads.append(_build_pipeline_load(access, route, route.pipeline, offered, priced))
+            continue
+        reduced = demands.get(f"{name}{REDUCED}")
+        answer = ReducedAnswer(reduced.by_inference, reduced.value or 0.0) if reduced else None
+        costs, value = demands[name].by_inference, _find_value(demands[name], values)
+        loads.append(RouteLoad(name, offered, costs, value, priced, answer))
     return loads
 
 
@@ -116,12 +135,13 @@ def _build_pipeline_load(
 ) -> RouteLoad:
     """Return the load of a route that a pipeline answers: each of its Inferences answers a request for each of its models.
 
+    Optional models limit nothing: requests are answered without them.
     With the fewest candidates, a request takes as much less of an Inference's capacity as it has fewer rows.
     """
     costs: defaultdict[ObjectKey, float] = defaultdict(float)
     fewest: defaultdict[ObjectKey, float] = defaultdict(float)
     for model in pipeline.models:
-        if model.inference is not None:
+        if model.inference is not None and not model.optional:
             key, limit = ObjectKey(access.key.namespace, model.inference), model.candidates
             costs[key] += 1.0
             fewest[key] += 1.0 if limit is None else (limit.min_rows or limit.max_rows) / limit.max_rows

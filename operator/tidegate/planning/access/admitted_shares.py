@@ -14,7 +14,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.routing.ir import REDUCED
 
 _HELD_CHANGE: Final = 0.02
-"""A share that changes by less stays as it is, so that chance in what clients send changes nothing."""
+"""Shares stay as they are while that moves at most this part of an Inference's capacity, so that chance changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,7 @@ def plan_shares(
     admission = _Admission(
         {key: capacity for key, capacity in capacities.items() if isfinite(capacity) and capacity > 0}
     )
+    movable = {key: _HELD_CHANGE * capacity for key, capacity in admission.remaining.items()}
     for load in usable:
         if not load.priced:
             for key, rate in _sum_costs([(load.offered_per_s, load.costs)]).items():
@@ -129,7 +130,9 @@ def plan_shares(
         for load in priced
         if load.reduced is not None and admission.answered[load.route] < 1
     }
-    return {route: _hold_share(before.get(route), share) for route, share in sorted(shares.items())}
+    for load in priced:
+        _hold_shares(load, shares, before, movable)
+    return dict(sorted(shares.items()))
 
 
 def _has_fallback(load: RouteLoad) -> bool:
@@ -139,18 +142,26 @@ def _has_fallback(load: RouteLoad) -> bool:
 
 def _list_offers(load: RouteLoad) -> Iterable[_Offer]:
     """Yield how the Inferences of a route may answer its requests."""
-    reduced = load.reduced
+    # What a request takes where it takes most; targets share a request, which is still a whole one.
+    size = max((1.0, *load.costs.values()))
+    full, reduced = _Offer(load, load.value / size, load.costs), load.reduced
     if reduced is None or _has_fallback(load):
-        yield _Offer(load, load.value, load.costs)
+        yield full
         return
     saved = {key: max(cost - reduced.costs.get(key, 0.0), 0.0) for key, cost in load.costs.items()}
     # Of the Inference where most is saved: it is the one that candidates are a matter of.
     part_saved = max((saved[key] / cost for key, cost in load.costs.items() if cost > 0), default=0.0)
-    if not 0 < part_saved < 1 or reduced.value <= load.value * (1 - part_saved):
-        yield _Offer(load, load.value, load.costs)
+    if not 0 < part_saved < 1:
+        yield full
         return
-    yield _Offer(load, reduced.value / (1 - part_saved), reduced.costs, is_reduced=True)
-    yield _Offer(load, (load.value - reduced.value) / part_saved, saved, is_upgrade=True)
+    gain = reduced.value / (size * (1 - part_saved))
+    upgrade_gain = (load.value - reduced.value) / (size * part_saved)
+    # An upgrade must come after what it upgrades; of equal gains, both together are the full answer.
+    if gain <= upgrade_gain:
+        yield full
+        return
+    yield _Offer(load, gain, reduced.costs, is_reduced=True)
+    yield _Offer(load, upgrade_gain, saved, is_upgrade=True)
 
 
 def _accept_offers(admission: _Admission, offers: Iterable[_Offer]) -> None:
@@ -195,5 +206,29 @@ def _sum_costs(amounts: Iterable[tuple[float, Mapping[ObjectKey, float]]]) -> Ma
     return sums
 
 
-def _hold_share(before: float | None, share: float) -> float:
-    return before if before is not None and abs(share - before) < _HELD_CHANGE else share
+def _hold_shares(
+    load: RouteLoad, shares: dict[str, float], before: Shares, movable: dict[ObjectKey, float]
+) -> None:
+    """Put the route's shares `before` into `shares`, unless their difference is more requests than are `movable`.
+
+    Both of its shares stay or neither, because the reduced answers are their difference. What all routes together move
+    counts, so that an Inference gets little more than its capacity, and little of that stays idle.
+    """
+    names = load.route, f"{load.route}{REDUCED}"
+    limited = [name for name in names if name in shares]
+    if limited != [name for name in names if name in before]:
+        return
+    now, then = ([held.get(name, 1.0) for name in names] for held in (shares, before))
+    full = load.offered_per_s * abs(now[0] - then[0])
+    reduced = load.offered_per_s * abs((now[1] - now[0]) - (then[1] - then[0]))
+    reduced_costs = load.reduced.costs if load.reduced is not None else {}
+    moved = {
+        key: rate
+        for key, rate in _sum_costs([(full, load.costs), (reduced, reduced_costs)]).items()
+        if key in movable
+    }
+    if any(rate > movable[key] for key, rate in moved.items()):
+        return
+    for key, rate in moved.items():
+        movable[key] -= rate
+    shares.update((name, before[name]) for name in limited)
