@@ -161,6 +161,28 @@ def test_requests_beyond_the_admitted_share_are_demand_that_was_refused() -> Non
     assert look.by_key[CTR].classes == (ClassRates(2.0, True, 2.0, 0.0, 2.0),)
 
 
+def test_requests_that_a_pipeline_refuses_are_demand_of_each_model_that_it_needs() -> None:
+    """Those that it answers are not, because its calls are counted; nor are those without an available pod of its own."""
+    models = [
+        {"inference": "small", "as": "prerank"},
+        {"inference": "ctr", "as": "pctr"},
+        {"inference": "ctr", "as": "second"},
+        {"inference": "cvr", "as": "pcvr", "optional": True, "timeout": "20ms", "default": "0"},
+        {"access": "other", "as": "third"},
+    ]
+    route = {"name": "home", "pipeline": {"models": models}, "value": "2"}
+    control = {"admissionControl": {"mode": "Priced"}}
+    routes = index_routes([a_model_access("scene", routes=[route], protection=control)])
+    name = "access/ads/scene/home"
+    pages = {"a": CounterPage(130, 130, {}, {name: 60}, {name: RouteCounters(90, 90)}, priced_out={name: 90})}
+    before = {"a": CounterPage(100, 100, {}, {name: 30}, {name: RouteCounters(0, 0)}, priced_out={name: 30})}
+    look, _ = compute_rates(before, ("a",), pages, routes)
+    assert {key.name: one.offered_per_s for key, one in look.by_key.items()} == {"ctr": 2.0, "small": 2.0}
+    for one in look.by_key.values():
+        assert one.refused_per_s == 2.0
+        assert one.classes == (ClassRates(2.0, True, 2.0, 0.0, 2.0),)
+
+
 def test_what_a_fallback_answers_for_less_is_demand_that_its_targets_lack() -> None:
     fallback = {"inference": "small", "valuePercent": 75}
     targets = [{"inference": "ctr", "weight": 1}, {"inference": "cvr", "weight": 3}]

@@ -22,7 +22,7 @@ from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.traffic import CounterPage, RequestCounters, RouteCounters, compute_rates
-from tidegate.planning.access.value_classes import index_routes
+from tidegate.planning.access.value_classes import RouteDemands, index_routes
 from tidegate.planning.allocator.signals import ClassRates, Signal, Signals
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
 from tidegate.planning.allocator.value_mix import (
@@ -68,7 +68,12 @@ def page(at_s: float, count: int, gold: int) -> CounterPage:
 def contended(gold: int, **spec: Any) -> AllocationObserved:
     """Two models of one replica each are sent 200/s, `gold` of them a segment that is worth 5, and one slice is free."""
     routes = index_routes([access_of("ctr", **spec), access_of("cvr", **spec)])
-    scrape, _ = compute_rates({"a": page(100, 0, 0)}, ("a",), {"a": page(110, 2_000, 10 * gold)}, routes)
+    return compete(routes, page(100, 0, 0), page(110, 2_000, 10 * gold))
+
+
+def compete(routes: RouteDemands, before: CounterPage, after: CounterPage) -> AllocationObserved:
+    """Both models have one replica, and one slice is free."""
+    scrape, _ = compute_rates({"a": before}, ("a",), {"a": after}, routes)
     by_key = {
         key: Signal(metrics.offered_per_s or 0.0, NOW, classes=metrics.classes)
         for key, metrics in scrape.by_key.items()
@@ -91,6 +96,19 @@ def test_a_segment_worth_more_decides_who_gets_the_slice(protection: dict[str, A
     plain = replicas(contended(0, **protection))
     assert plain == replicas(replace(contended(0, **protection), mixes={}))
     assert sum(plain.values()) == 3
+
+
+@pytest.mark.parametrize("model", ["ctr", "cvr"])
+def test_requests_that_a_pipeline_refuses_get_its_model_the_slice(model: str) -> None:
+    route = {"name": "home", "pipeline": {"models": [{"inference": model, "as": "p"}]}, "value": "2"}
+    protection = {"admissionControl": {"mode": "Priced"}}
+    routes = index_routes([a_model_access("scene", routes=[route], protection=protection)])
+    before, after = (
+        replace(page(at_s, count, 0), priced_out={"access/ads/scene/home": count})
+        for at_s, count in ((100, 0), (110, 900))
+    )
+    other = {"ctr": "cvr", "cvr": "ctr"}[model]
+    assert replicas(compete(routes, before, after)) == {f"ads/{model}": 2, f"ads/{other}": 1}
 
 
 def test_where_low_values_are_rejected_first_another_replica_serves_the_rest_alone() -> None:

@@ -108,7 +108,7 @@ def _decode_tensors(body: memoryview, json_length: int, specs: Mapping[str, Tens
 def _fits_shape(shape: Sequence[int], expected: Sequence[int]) -> bool:
     """Return whether the dimensions after the rows are as expected; -1 expects any size."""
     return len(shape) == len(expected) and all(
-        size in (-1, found) for found, size in zip(shape[1:], expected[1:], strict=True)
+        length in (-1, size) for size, length in zip(shape[1:], expected[1:], strict=True)
     )
 
 

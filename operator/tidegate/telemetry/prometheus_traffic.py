@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.access.value_classes import ClassTotals, RouteDemands, list_unserved
+from tidegate.planning.access.value_classes import ClassTotals, RouteDemands, list_refused, list_unserved
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.telemetry import expressions
 from tidegate.telemetry.gateway_traffic import find_inference
@@ -116,7 +116,7 @@ class PrometheusTraffic:
             offered[key] = offered.get(key, 0.0) + rate
         classes, refused = _sum_classes(samples, routes), _values_by_inference(samples[expressions.LIMITED])
         for key, rate in (
-            *_attribute_routes(samples[expressions.PRICED_OUT], routes),
+            *_attribute_refused(samples[expressions.PRICED_OUT], routes),
             *_attribute_reduced(samples[expressions.ROUTE_ANSWERED], routes),
         ):
             offered[key] = offered.get(key, 0.0) + rate
@@ -176,11 +176,17 @@ def _route_of(sample: InstantSample) -> str:
 
 
 def _attribute_routes(samples: Samples, routes: RouteDemands) -> Iterator[tuple[ObjectKey, float]]:
-    """Yield the Inferences of the routes in a counter of refusals, with their requests per second."""
+    """Yield the Inferences of the routes in a counter of unserved requests, with their requests per second."""
     for sample in samples:
         demand = routes.get(_route_of(sample))
         for key, share in demand.by_inference.items() if demand is not None else ():
             yield key, share * _parse_value(sample)
+
+
+def _attribute_refused(samples: Samples, routes: RouteDemands) -> Iterator[tuple[ObjectKey, float]]:
+    """Yield the Inferences whose capacity the requests beyond the admitted shares needed, with these requests per second."""
+    for sample in samples:
+        yield from list_refused(routes, _route_of(sample), _parse_value(sample))
 
 
 def _attribute_reduced(samples: Samples, routes: RouteDemands) -> Iterator[tuple[ObjectKey, float]]:
@@ -199,7 +205,7 @@ def _sum_classes(samples: Mapping[str, Samples], routes: RouteDemands) -> ClassT
             totals.add_shed(_route_of(sample), inference, _parse_value(sample))
     for sample in samples[expressions.PRICED_OUT]:
         route = _route_of(sample)
-        for inference, rate in _attribute_routes([sample], routes):
+        for inference, rate in _attribute_refused([sample], routes):
             totals.add_shed(route, inference, rate)
     served = {_access_route(sample): _parse_value(sample) for sample in samples[expressions.ROUTE_SERVED]}
     for sample in samples[expressions.ROUTE_ANSWERED]:

@@ -218,7 +218,7 @@ def _hold_shares(
     limited = [name for name in names if name in shares]
     if limited != [name for name in names if name in before]:
         return
-    now, then = ([held.get(name, 1.0) for name in names] for held in (shares, before))
+    now, then = ([planned.get(name, 1.0) for name in names] for planned in (shares, before))
     full = load.offered_per_s * abs(now[0] - then[0])
     reduced = load.offered_per_s * abs((now[1] - now[0]) - (then[1] - then[0]))
     reduced_costs = load.reduced.costs if load.reduced is not None else {}

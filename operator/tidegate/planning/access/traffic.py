@@ -11,7 +11,7 @@ from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.release_sample import RequestTally
-from tidegate.planning.access.value_classes import ClassTotals, RouteDemands, list_unserved
+from tidegate.planning.access.value_classes import ClassTotals, RouteDemands, list_refused, list_unserved
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 
 SOURCE: Final = "gateways"
@@ -234,9 +234,9 @@ class _RateSums:
             self._add_rates(key, share * rate, 0.0, 0.0)
 
     def _add_priced_out(self, route: str, rate: float) -> None:
-        for key, share in self._find_shares(route):
-            self._classes.add_shed(route, key, share * rate)
-            self._add_rates(key, share * rate, 0.0, share * rate)
+        for key, refused in list_refused(self._routes, route, rate):
+            self._classes.add_shed(route, key, refused)
+            self._add_rates(key, refused, 0.0, refused)
 
     def _find_shares(self, route: str) -> Iterable[tuple[ObjectKey, float]]:
         demand = self._routes.get(route)

@@ -9,6 +9,7 @@ from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.api.pipeline import PipelineSpec
 from tidegate.planning.allocator.signals import ClassRates
 from tidegate.routing.ir import REDUCED
 
@@ -19,12 +20,14 @@ class RouteDemand:
 
     `value` None: what the Inference says. `sheds`: gateways reject its requests of low value first.
     `instead_of`: the Inferences that had no capacity for these requests, and what their answers would have been worth more.
+    `required`: the Inferences that a pipeline needs for each request; their calls are counted where it makes them.
     """
 
     by_inference: Mapping[ObjectKey, float]
     value: float | None = None
     sheds: bool = False
     instead_of: RouteDemand | None = None
+    required: frozenset[ObjectKey] = frozenset()
 
 
 RouteDemands = Mapping[str, RouteDemand]
@@ -34,7 +37,10 @@ _UNKNOWN: Final = RouteDemand({})
 
 
 def index_routes(accesses: Iterable[ModelAccess]) -> RouteDemands:
-    """Return how the requests of each route are attributed: to its targets by the weights in the spec."""
+    """Return how the requests of each route are attributed: to its targets by the weights in the spec.
+
+    Those of a pipeline are attributed only if they are refused.
+    """
     demands: dict[str, RouteDemand] = {}
     for access in accesses:
         protection = access.spec.protection
@@ -48,6 +54,7 @@ def index_routes(accesses: Iterable[ModelAccess]) -> RouteDemands:
                 },
                 None if route.value is None else float(route.value),
                 protection is not None and protection.admission_control is not None,
+                required=frozenset() if route.pipeline is None else _list_required(access, route.pipeline),
             )
             if route.fallback is not None and route.fallback.value_percent is not None:
                 fallback = ObjectKey(access.key.namespace, route.fallback.inference)
@@ -55,6 +62,15 @@ def index_routes(accesses: Iterable[ModelAccess]) -> RouteDemands:
                     demands[name], fallback, route.fallback.value_percent / 100
                 )
     return demands
+
+
+def _list_required(access: ModelAccess, pipeline: PipelineSpec) -> frozenset[ObjectKey]:
+    """Return the Inferences without which a pipeline answers nothing."""
+    return frozenset(
+        ObjectKey(access.key.namespace, model.inference)
+        for model in pipeline.models
+        if model.inference is not None and not model.optional
+    )
 
 
 def _reduce_demand(demand: RouteDemand, fallback: ObjectKey, share: float) -> RouteDemand:
@@ -73,6 +89,15 @@ def list_unserved(routes: RouteDemands, route: str, answered: float) -> Iterable
     demand = routes.get(route, _UNKNOWN).instead_of
     for key, share in demand.by_inference.items() if demand is not None else ():
         yield key, share * answered
+
+
+def list_refused(routes: RouteDemands, route: str, refused: float) -> Iterable[tuple[ObjectKey, float]]:
+    """Yield the Inferences whose capacity a route's refused requests needed, with their requests per second."""
+    demand = routes.get(route, _UNKNOWN)
+    for key in sorted(demand.required):
+        yield key, refused
+    for key, share in demand.by_inference.items():
+        yield key, share * refused
 
 
 def add_rest(
