@@ -77,6 +77,18 @@ def test_an_event_multiplies_the_demand_and_is_marked() -> None:
     assert min(after.slices[running]) > max(before.slices)
 
 
+@pytest.mark.parametrize("horizon", ["45m", "1h"])
+def test_an_event_that_comes_again_soon_multiplies_the_demand_until_it_ends(horizon: str) -> None:
+    hourly = {"name": "hourly", "schedule": "0 * * * *", "duration": "30m", "factor": "3"}
+    day = a_day(1)
+    rates = {name: (100.0,) * 8 for name in day.trace.rates}
+    pool = a_day(1, events=[hourly], forecast={"horizon": horizon}).pool
+    report = plan(SimulatedDay(pool, day.inferences, DemandTrace(day.trace.times[-8:], rates)))
+    ctr = next(course for course in report.inferences if course.inference == "ads/ctr")
+
+    assert ctr.median == (300.0, 300.0, 100.0, 100.0) * 4
+
+
 def test_without_a_day_of_history_the_present_rate_counts() -> None:
     day = a_day(1)
     rates = {name: values[-8:] for name, values in day.trace.rates.items()}

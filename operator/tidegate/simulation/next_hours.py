@@ -135,11 +135,12 @@ def _add_events(scenario: Scenario, name: str, band: DemandBand) -> DemandBand:
     events = scenario.calendar.select_concerning(ObjectKey.parse(name))
     if not events or scenario.by_key[name].tier is not Tier.REALTIME:
         return band
-    calendar = replace(scenario.calendar, events=events)
+    # With a lead, the next occurrence of an event would hide the one that runs.
+    calendar = replace(scenario.calendar, events=events, lead=timedelta())
     factors: list[float] = []
     for number in range(len(band.median)):
         moment = scenario.begin + number * STEP
-        running = [float(item.event.factor) for item in calendar.find_near(moment) if item.begins <= moment]
+        running = [float(item.event.factor) for item in calendar.find_near(moment)]
         factors.append(max(running, default=1.0))
     return DemandBand(
         [rate * factor for rate, factor in zip(band.median, factors, strict=True)],
