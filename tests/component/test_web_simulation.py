@@ -128,6 +128,11 @@ async def test_who_sees_the_pool_may_simulate_it_and_others_may_not(recorded: Da
         ({"factor": "NaN"}, 422, "factor"),
         ({"lostNodes": [{"nodes": 5, "after": "10m"}]}, 400, "lostNodes: takes 5 nodes, the pool has 4"),
         (
+            {"nodes": 1_000_000, "lostNodes": [{"nodes": 1_000_000, "after": "0s"}]},
+            400,
+            "lostNodes: takes 1000000 nodes, more than 5000: lose fewer",
+        ),
+        (
             {"inferences": [{"inference": "ads/x", "value": 2}]},
             400,
             "inferences: there is no ads/x in the pool",

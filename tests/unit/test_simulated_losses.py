@@ -90,6 +90,36 @@ def test_lost_nodes_leave_replicas_on_the_others() -> None:
     assert lose_one(RARE, all_nodes).unserved == pytest.approx(400 * (360 - LOST_AT_S))
 
 
+def test_thousands_of_lost_nodes_take_seconds_and_can_be_stopped_between_two() -> None:
+    pool = PoolInput("pool", 5_000, nodes=5_000)
+    demand = {CTR.key: [4e5], EMBED.key: [12.0]}
+    outages = [NodeOutage(node, LOST_AT_S - 60, 600.0) for node in range(5_000)]
+    scenario = Scenario(pool, (CTR, EMBED), demand, outages=outages)
+    began_s = time.process_time()
+    outcome = run_policy(scenario, FixedTargets())
+    assert time.process_time() - began_s < 10
+    assert outcome.unserved == pytest.approx(4e5 * 55)
+
+    def stop_third(step: int) -> None:
+        reported.append(step)
+        if len(reported) == 3:
+            raise TimeoutError
+
+    reported: list[int] = []
+    with pytest.raises(TimeoutError):
+        run_policy(scenario, FixedTargets(), stop_third)
+    assert reported == [0, 0, 0]
+
+
+class FixedTargets:
+    """Enough replicas for all demand."""
+
+    name = "fixed"
+
+    def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
+        return {CTR.key: 4_000, EMBED.key: 12}
+
+
 @pytest.mark.parametrize(
     ("node", "start_s", "end_s", "message"),
     [

@@ -18,6 +18,8 @@ from tidegate.simulation.scenario import NodeOutage
 from tidegate.simulation.trace import DemandTrace
 
 _SHOWN = 5
+_MAX_LOST = 5_000
+"""Nodes that a day may lose: their replicas are lost node by node."""
 
 ResourceT = TypeVar("ResourceT", bound=CustomResource)
 
@@ -47,17 +49,19 @@ def change_day(day: SimulatedDay, changes: DayWhatIf) -> SimulatedDay:
 
 def place_outages(losses: Sequence[LostNodes], nodes: int) -> tuple[NodeOutage, ...]:
     """Return the outages of a what-if: each loss takes other nodes. Raises InvalidInputError if they are too few."""
+    lost = sum(loss.nodes for loss in losses)
+    if lost > nodes:
+        raise InvalidInputError(
+            "lostNodes", f"takes {lost} nodes, the pool has {nodes}: lose fewer, or give more nodes"
+        )
+    if lost > _MAX_LOST:
+        raise InvalidInputError("lostNodes", f"takes {lost} nodes, more than {_MAX_LOST}: lose fewer")
     outages: list[NodeOutage] = []
     for loss in losses:
         start_s = parse_duration(loss.after).total_seconds()
         end_s = start_s + parse_duration(loss.lasting).total_seconds()
         first = len(outages)
         outages += [NodeOutage(first + number, start_s, end_s) for number in range(loss.nodes)]
-        if len(outages) > nodes:
-            raise InvalidInputError(
-                "lostNodes",
-                f"takes {len(outages)} nodes, the pool has {nodes}: lose fewer, or give more nodes",
-            )
     return tuple(sorted(outages, key=lambda outage: outage.start_s))
 
 

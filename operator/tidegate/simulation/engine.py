@@ -53,8 +53,11 @@ class Policy(Protocol):
 def run_policy(
     scenario: Scenario, policy: Policy, report_step: Callable[[int], None] = lambda _: None
 ) -> SimulationOutcome:
-    """Run `policy` over all intervals; `report_step` is called with the number of each interval that is done."""
-    run = _PolicyRun(scenario, policy)
+    """Run `policy` over all intervals; `report_step` is called with the number of intervals that are done.
+
+    It is called after each interval and before the loss of each node, and ends the run by raising.
+    """
+    run = _PolicyRun(scenario, policy, report_step)
     for step in range(scenario.interval_count):
         run.run_interval(step)
         report_step(step + 1)
@@ -73,9 +76,10 @@ def make_instant(scenario: Scenario) -> Scenario:
 class _PolicyRun:
     """State of one run."""
 
-    def __init__(self, scenario: Scenario, policy: Policy) -> None:
+    def __init__(self, scenario: Scenario, policy: Policy, report_step: Callable[[int], None]) -> None:
         self._scenario = scenario
         self._policy = policy
+        self._report_step = report_step
         self._fleet = SimulatedFleet(scenario, {})
         self._backlog = {model.key: 0.0 for model in scenario.models if model.tier is Tier.NEARLINE}
         self._outcome = SimulationOutcome(policy.name)
@@ -104,6 +108,7 @@ class _PolicyRun:
             fleet.advance_to(now_s)
             interval.moved_slices += fleet.apply_targets(targets, now_s)
             while losses and losses[0].start_s <= now_s:
+                self._report_step(step)
                 lost = fleet.lose_node(losses.pop(0).node)
                 # Controllers notice the loss at the next decision; until then nothing replaces these replicas.
                 targets = {key: max(target - lost.get(key, 0), 0) for key, target in targets.items()}

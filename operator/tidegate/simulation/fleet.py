@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from math import inf
 
@@ -103,7 +104,7 @@ class SimulatedFleet:
 
     def __init__(self, scenario: Scenario, initial: Mapping[str, int]) -> None:
         self._scenario = scenario
-        self._lost: list[int] = []
+        self._lost: list[int] = []  # sorted
         self._slices = scenario.pool.slices
         self.sets: dict[str, ReplicaSet] = {}
         first_node = 0
@@ -125,13 +126,13 @@ class SimulatedFleet:
 
     def lose_node(self, node: int) -> Mapping[str, int]:
         """Lose a node with its replicas; return how many of each model served or loaded."""
-        remaining = [other for other in range(self._scenario.pool.nodes) if other not in self._lost]
-        if node not in remaining:
+        before = bisect_left(self._lost, node)
+        if node in self._lost[before : before + 1]:
             return {}
-        self._lost.append(node)
+        position, remaining = node - before, self._scenario.pool.nodes - len(self._lost)
+        insort(self._lost, node)
         self._slices = self.remaining_pool.slices
-        position = remaining.index(node)
-        return {key: replicas.lose_node(position, len(remaining)) for key, replicas in self.sets.items()}
+        return {key: replicas.lose_node(position, remaining) for key, replicas in self.sets.items()}
 
     def restore_node(self, node: int) -> None:
         """Bring a lost node back, empty."""
