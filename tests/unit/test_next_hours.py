@@ -81,7 +81,7 @@ def test_an_event_multiplies_the_demand_and_is_marked() -> None:
 def test_an_event_that_comes_again_soon_multiplies_the_demand_until_it_ends(horizon: str) -> None:
     hourly = {"name": "hourly", "schedule": "0 * * * *", "duration": "30m", "factor": "3"}
     day = a_day(1)
-    rates = {name: (100.0,) * 8 for name in day.trace.rates}
+    rates = dict.fromkeys(day.trace.rates, (100.0,) * 8)
     pool = a_day(1, events=[hourly], forecast={"horizon": horizon}).pool
     report = plan(SimulatedDay(pool, day.inferences, DemandTrace(day.trace.times[-8:], rates)))
     ctr = next(course for course in report.inferences if course.inference == "ads/ctr")
