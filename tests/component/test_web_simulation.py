@@ -102,8 +102,25 @@ async def test_the_page_shows_policies_as_recorded_and_with_changes_side_by_side
     assert "present, as recorded" not in unchanged
 
 
-async def test_who_sees_the_pool_may_simulate_it_and_others_may_not(recorded: Dashboard) -> None:
-    assert (await ask(recorded, "token-of-bob"))[0] == 200
+async def test_who_may_not_ask_the_allocator_sees_no_demand(recorded: Dashboard) -> None:
+    async with recorded.browser("token-of-bob") as browser:
+        power = await browser.get(f"/computepools/{POOL}")
+        answers = [
+            await browser.get(PATH),
+            await browser.get(f"/computepools/{POOL}/next-hours"),
+            await browser.get(f"/api/v1/computepools/{POOL}/next-hours"),
+            await browser.post("/api/v1/simulate", json=BODY),
+        ]
+
+    assert power.status_code == 200
+    assert "next-hours" not in power.text
+    assert PATH not in power.text
+    assert [answer.status_code for answer in answers] == [403] * 4
+    assert "create pods/portforward" in answers[2].json()["detail"]
+    assert recorded.prometheus.asked == []
+
+
+async def test_who_does_not_see_the_pool_may_not_simulate_it(recorded: Dashboard) -> None:
     recorded.allowed.users["token-of-eve"] = "eve"
     recorded.allowed.verbs["eve"] = frozenset({"get", "list"})
     recorded.allowed.resources["eve"] = frozenset({"computepools"})

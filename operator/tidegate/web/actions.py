@@ -131,16 +131,17 @@ async def simulate_day(
     context: RequestContext, request: DayRequest, *, compare: bool
 ) -> AsyncGenerator[str | DayComparison]:
     """Yield the progress of a simulation, then its reports. Raises TidegateError."""
-    await require_pool_view(context, request.pool)
+    await require_simulation(context, request.pool)
     async with aclosing(context.app.simulations.run_simulation(request, compare=compare)) as steps:
         async for step in steps:
             yield step
 
 
-async def require_pool_view(context: RequestContext, pool: str) -> ComputePool:
-    """Return a pool. Raises ForbiddenError for users who may not see its page, and ObjectNotFoundError."""
+async def require_simulation(context: RequestContext, pool: str) -> ComputePool:
+    """Return a pool. Raises ForbiddenError for users who may not see its page or ask a what-if, and ObjectNotFoundError."""
     resource = await context.read_object(context.app.fleet.pools, ObjectKey("", pool))
     await context.require(LIST_DECISIONS)
+    await context.require(plan_right(context))
     return resource
 
 

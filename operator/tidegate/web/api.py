@@ -269,8 +269,11 @@ async def list_demand_samples(
 
 @router.get("/computepools/{name}/next-hours", responses=ERROR_RESPONSES)
 async def get_next_hours(context: AuthenticatedContext, name: Name) -> NextHoursReport:
-    """Return the demand that is expected in the next four hours, and the slices that the allocator is going to plan for it."""
-    await actions.require_pool_view(context, name)
+    """Return the demand that is expected in the next four hours, and the slices that the allocator is going to plan for it.
+
+    The user needs the right to ask the allocator.
+    """
+    await actions.require_simulation(context, name)
     return await context.app.simulations.plan_next_hours(name)
 
 

@@ -40,7 +40,7 @@ async def simulation_page(context: AuthenticatedContext, name: str) -> HTMLRespo
 @router.get("/computepools/{name}/next-hours")
 async def next_hours_part(context: AuthenticatedContext, name: str) -> HTMLResponse:
     """Show the demand and the plan of the next hours; a part of the pool's page."""
-    await actions.require_pool_view(context, name)
+    await actions.require_simulation(context, name)
     report, message = None, ""
     try:
         report = await context.app.simulations.plan_next_hours(name)
@@ -92,7 +92,7 @@ async def _stream_page(
 async def _render_form(
     context: RequestContext, name: str, fields: Mapping[str, str], message: str
 ) -> HTMLResponse:
-    pool = await actions.require_pool_view(context, name)
+    pool = await actions.require_simulation(context, name)
     inferences = select_placed(name, context.app.fleet.inferences.list_all())
     return render_page(
         context,
