@@ -150,6 +150,7 @@ def test_feature_compute_with_a_backfill(check_golden: CheckGolden) -> None:
         **live_features_spec(features=features, backfill=backfill_spec(secretName="lake"))
     )
     plan = plan_features(FeaturesObserved(body, NOW), SETTINGS)
+    plan = replace(plan, apply=(*plan.apply, *plan.backfill.apply))
 
     check_golden(FOLDER / "feature-compute-backfill.yaml", _documents(plan))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -22,6 +25,7 @@ from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView, parse_pod
 from tidegate.resources.settings import ServingSettings
+from tidegate_controllers.reconcilers.feature_compute import FeatureComputeReconciler
 from tidegate_dataplane.contract import BatchOrder, DesiredState, ModelFormat
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -44,8 +48,14 @@ def plan(
     pods: tuple[PodView, ...] = (),
     refusal: PlanRefusal | None = None,
 ) -> ReconcilePlan:
-    children = BackfillChildren(jobs=jobs, pods=pods)
-    return plan_features(FeaturesObserved(features, NOW, backfill=children, refusal=refusal), SETTINGS)
+    """Plan all children, those of the backfill last; `refusal` is of one of these."""
+    children = BackfillChildren(jobs=jobs, pods=pods, refusal=refusal)
+    planned = plan_features(FeaturesObserved(features, NOW, backfill=children), SETTINGS)
+    return replace(
+        planned,
+        apply=(*planned.apply, *planned.backfill.apply),
+        delete=(*planned.delete, *planned.backfill.delete),
+    )
 
 
 def read_order(planned: ReconcilePlan) -> tuple[DesiredState, BatchOrder]:
@@ -257,6 +267,63 @@ def test_no_parallelism_is_a_pause_and_a_refused_child_is_no_progress() -> None:
     assert refused == ("False", "ChildRefused", "exceeded quota")
 
 
+class RefusingApplier:
+    """Applies everything except objects of a kind, and has the status that was written."""
+
+    def __init__(self, features: FeatureCompute, kind: str) -> None:
+        self.stores = SimpleNamespace(features={features.key: features.dump()})
+        self.kind = kind
+        self.applied: list[Any] = []
+        self.written: Any = None
+
+    async def apply_children(self, owner: FeatureCompute, planned: ReconcilePlan) -> PlanRefusal | None:
+        for manifest in planned.apply:
+            if manifest["kind"] == self.kind:
+                return PlanRefusal(Reason.CHILD_REFUSED, f"no {self.kind}")
+            self.applied.append(manifest["kind"])
+        return None
+
+    async def write_status(self, kind: Any, body: Any, planned: ReconcilePlan) -> None:
+        self.written = planned
+
+
+@pytest.mark.parametrize(
+    ("kind", "ready", "backfilled"),
+    [("Job", "WaitingForReplicas", "ChildRefused"), ("Deployment", "ChildRefused", "Backfilling"), ("Secret", "WaitingForReplicas", "Backfilling")],
+)  # fmt: skip
+async def test_a_refused_job_is_no_refusal_of_the_pods_that_serve_and_the_reverse(
+    kind: str, ready: str, backfilled: str
+) -> None:
+    features = a_backfill()
+    applier: Any = RefusingApplier(features, kind)
+    serving = SimpleNamespace(pods=(), reports={}, config_maps=(), deployments=(), refusal=None, rooms=())
+    observer: Any = SimpleNamespace(
+        observe_serving=AsyncMock(return_value=serving),
+        observe_backfill=AsyncMock(return_value=BackfillChildren()),
+    )
+    proxies: Any = SimpleNamespace(view_object=lambda host, uid: None)
+    clock: Any = SimpleNamespace(now=lambda: NOW)
+    reconciler = FeatureComputeReconciler(
+        applier=applier, observer=observer, proxies=proxies, settings=lambda: SETTINGS, clock=clock
+    )
+    await reconciler.reconcile(features.key)
+
+    conditions = {name: read_condition(applier.written, name) for name in ("Ready", "Stalled", "Backfilled")}
+    assert conditions["Ready"][1] == ready
+    assert conditions["Backfilled"][1] == backfilled
+    assert (conditions["Stalled"][0] == "True") == (ready == "ChildRefused")
+    assert ("Job" in applier.applied) == (kind != "Job")
+    assert ("Deployment" in applier.applied) == (kind != "Deployment")
+
+
+def test_a_failed_run_stays_failed_while_something_is_refused() -> None:
+    features = a_backfill()
+    job = observe_job(plan(features), conditions=[{"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "lastTransitionTime": "2026-01-01T11:00:00Z"}])  # fmt: skip
+    condition = read_condition(plan(features, job, refusal=PlanRefusal(Reason.CHILD_REFUSED, "no")))
+    assert condition is not None
+    assert condition[1] == "DeadlineExceeded"
+
+
 @pytest.mark.parametrize(
     ("spec", "features", "message"),
     [
@@ -313,3 +380,14 @@ def test_a_backfill_that_cannot_be_computed_is_refused_by_field(
     assert any(manifest["kind"] == "Deployment" for manifest in planned.apply)
     repeated = plan(a_backfill(features=features, status=dict(planned.status), **spec))
     assert repeated.events == ()
+
+
+def test_what_stops_the_job_of_a_backfill_that_has_become_invalid_is_said() -> None:
+    job = observe_job(plan(a_backfill()))
+    condition = read_condition(plan(a_backfill(sources=[], parallelism=0), job))
+    assert condition is not None
+    assert condition[1] == "PlanInvalid"
+    assert condition[2].endswith("; its last Job goes on: remove spec.backfill to stop it")
+    assert [item.key.name for item in plan(a_feature_compute(**live_features_spec()), job).delete] == [
+        job.key.name
+    ]

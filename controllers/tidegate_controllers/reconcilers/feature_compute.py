@@ -8,6 +8,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import FEATURE_COMPUTE
 from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
+from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL
 from tidegate.resources.settings import SettingsProvider
 from tidegate.routing.hosts import HostKey, HostKind
@@ -50,8 +51,15 @@ class FeatureComputeReconciler:
             await self._applier.confirm_owner(features)
         plan = plan_features(observed, self._settings())
         refusal = await self._applier.apply_children(features, plan)
-        if refusal is not None:
-            plan = plan_features(replace(observed, refusal=refusal), self._settings())
+        backfill = ReconcilePlan(plan.status, plan.backfill.apply, plan.backfill.delete)
+        backfill_refusal = await self._applier.apply_children(features, backfill)
+        if refusal is not None or backfill_refusal is not None:
+            observed = replace(
+                observed,
+                refusal=refusal or observed.refusal,
+                backfill=replace(observed.backfill, refusal=backfill_refusal),
+            )
+            plan = plan_features(observed, self._settings())
         await self._applier.write_status(FEATURE_COMPUTE, body, plan)
         return plan.requeue_after
 

@@ -53,6 +53,8 @@ class BackfillChildren:
     config_maps: Sequence[Mapping[str, Any]] = ()
     freest_nodes: Sequence[NodeResources] = ()
     """The nodes with the most free of a resource that an unschedulable pod lacks."""
+    refusal: PlanRefusal | None = None
+    """Why the Job, or what belongs to it, cannot be applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,8 @@ def plan_backfill(
     plan: FeaturePlan,
     children: BackfillChildren,
     settings: ServingSettings,
-    refusal: PlanRefusal | None = None,
 ) -> BackfillPlan:
-    """Return the Job and the progress of `spec.backfill`; a complete run needs no Job.
-
-    `refusal` is why a child of the FeatureCompute cannot be applied.
-    """
+    """Return the Job and the progress of `spec.backfill`; a complete run needs no Job."""
     backfill = features.spec.backfill
     if backfill is None:
         return BackfillPlan(delete=_delete_old(children.jobs, children, source=""))
@@ -92,6 +90,8 @@ def plan_backfill(
     problem = next(_find_problems(rows, backfill, plan), None)
     if problem is not None:
         # Pods that run stay: they compute what the spec asked for before.
+        if any(not job.deleting for job in children.jobs):
+            problem = f"{problem}; its last Job goes on: remove {BACKFILL_PATH} to stop it"
         verdict = Verdict(False, Reason.PLAN_INVALID, problem, stalled=True)
         return _report_verdict(features, features.status.backfill, verdict)
     shards = ShardFeatures(rows.make_order(plan), features.spec.resources.memory)
@@ -108,12 +108,11 @@ def plan_backfill(
         make_backfill_selector(features),
         children.freest_nodes,
     )
-    verdict = refusal.to_verdict() if refusal is not None else _judge_run(run, children.pods, pods)
     return replace(
-        _report_verdict(features, progress, verdict),
+        _report_verdict(features, progress, _judge_run(run, children, pods)),
         apply=objects if run.can_start else objects[:-1],
         delete=_delete_old(run.other_jobs, children, job["metadata"]["labels"][SOURCE_LABEL]),
-        requeue_after=_REFUSED_REQUEUE if refusal is not None else None,
+        requeue_after=_REFUSED_REQUEUE if children.refusal is not None else None,
     )
 
 
@@ -187,18 +186,20 @@ def _judge_complete(run: ShardedRun) -> Verdict:
     return Verdict(True, Reason.BACKFILL_COMPLETE, message)
 
 
-def _judge_run(run: ShardedRun, pods: Sequence[PodView], availability: Verdict) -> Verdict:
-    """Return the verdict of a run that is not complete: failed, paused, pods cannot run, or in progress."""
+def _judge_run(run: ShardedRun, children: BackfillChildren, availability: Verdict) -> Verdict:
+    """Return the verdict of a run that is not complete: failed, refused, paused, pods cannot run, or in progress."""
     so_far = run.describe_progress()
-    failed = run.judge_failure(pods, BACKFILL_PATH)
+    failed = run.judge_failure(children.pods, BACKFILL_PATH)
     if failed is not None:
         return failed
+    if children.refusal is not None:
+        return children.refusal.to_verdict()
     if availability.reason is Reason.SCALED_TO_ZERO:
         message = f"{BACKFILL_PATH}.parallelism is 0; {so_far}, and the rest waits"
         return Verdict(False, Reason.SCALED_TO_ZERO, message)
     if availability.reason in POD_FAILURE_REASONS:
         return availability
-    cause = run.describe_failures(pods)
+    cause = run.describe_failures(children.pods)
     return Verdict(False, Reason.BACKFILLING, f"{so_far}; {cause}" if cause else so_far)
 
 

@@ -55,6 +55,13 @@ _FAILURE_REQUEUE: Final = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
+class FeaturesPlan(ReconcilePlan):
+    """What brings a FeatureCompute towards its spec; the children of its backfill are apart, since they may be refused alone."""
+
+    backfill: BackfillPlan = field(default_factory=BackfillPlan)
+
+
+@dataclass(frozen=True, slots=True)
 class FeaturesObserved:
     """Inputs of `plan_features`."""
 
@@ -75,7 +82,7 @@ class FeaturesObserved:
     backfill: BackfillChildren = field(default_factory=BackfillChildren)
 
 
-def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> ReconcilePlan:
+def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> FeaturesPlan:
     """Return the objects and the status that bring a FeatureCompute towards its spec.
 
     A changed plan means new pods, one after the other, because every replica of one answer must agree on it;
@@ -110,14 +117,13 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Reco
     published = judge_endpoints(observed.proxies, 0)
     exit_verdict = judge_runners(replicas)
     verdicts = _FeatureVerdicts(sources, availability, published, exit_verdict)
-    backfill = plan_backfill(features, plan, observed.backfill, settings, observed.refusal)
+    backfill = plan_backfill(features, plan, observed.backfill, settings)
     status = _build_status(observed, plan, verdicts, readings, backfill)
-    return ReconcilePlan(
-        apply=(*objects, *backfill.apply),
+    return FeaturesPlan(
+        apply=objects,
         delete=(
             *delete_stale_ingesters(observed.deployments, observed.pods, source),
             *delete_stale(observed.config_maps, observed.pods, source),
-            *backfill.delete,
         ),
         status=status.dump(),
         events=(
@@ -130,6 +136,7 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Reco
         or (RUNNER_REQUEUE if exit_verdict is not None else None)
         or (FRESHNESS_REQUEUE if readings.can_age else None)
         or backfill.requeue_after,
+        backfill=backfill,
     )
 
 
@@ -145,7 +152,7 @@ class _FeatureVerdicts:
     """A pod's process that exited lately."""
 
 
-def _plan_invalid(observed: FeaturesObserved, message: str) -> ReconcilePlan:
+def _plan_invalid(observed: FeaturesObserved, message: str) -> FeaturesPlan:
     features = observed.features
     generation = features.metadata.generation
     verdict = Verdict(False, Reason.PLAN_INVALID, message, stalled=True)
@@ -164,7 +171,7 @@ def _plan_invalid(observed: FeaturesObserved, message: str) -> ReconcilePlan:
             "conditions": tuple(ObservedCondition.model_validate(item) for item in merged),
         }
     )
-    return ReconcilePlan(status=status.dump(), events=_list_failures(features.status, status))
+    return FeaturesPlan(status=status.dump(), events=_list_failures(features.status, status))
 
 
 def _judge_sources(
