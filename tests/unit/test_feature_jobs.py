@@ -14,6 +14,7 @@ from builders.inference import an_inference, inference_body
 from builders.live_features import live_features_spec
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
+from tidegate.api.shared_names import SHARED_WITH_ANNOTATION
 from tidegate.reports.feature_usage import FeatureUsage
 from tidegate.services.feature_catalogue import (
     FeatureCatalogue,
@@ -63,6 +64,22 @@ def test_a_batch_of_another_namespace_or_name_is_no_user(batch: Inference) -> No
 
     jobs = {job.format_user() for row in report.items for job in row.computed_by_jobs}
     assert jobs == {"backfill"}
+
+
+@pytest.mark.parametrize(("namespace", "unknown"), [("ads", True), ("", False)])
+def test_users_in_namespaces_that_were_not_read_are_unknown(namespace: str, unknown: bool) -> None:
+    metadata = {"annotations": {SHARED_WITH_ANNOTATION: "video, shop"}}
+    shared = a_feature_compute("other", metadata=metadata)
+    usage = FeatureUsage(namespace=namespace)
+    report = list_features(FeatureCatalogue(namespace, (shared,), usage))
+    explained = explain_feature(FeatureCatalogue(namespace, (shared,), usage), shared.key, "")
+    alone = list_features(FeatureCatalogue(namespace, (a_feature_compute("other"),), usage))
+
+    rows = list(report.render_lines(wide=False))[1:]
+    assert {row.endswith("other namespaces unknown") for row in rows} == {unknown}
+    line = "shared with shop, video: what uses it there is unknown without -A"
+    assert (line in explained.render_lines(wide=False)) == unknown
+    assert not any("unknown" in row for row in alone.render_lines(wide=False))
 
 
 def test_an_explanation_has_the_files_of_the_jobs() -> None:

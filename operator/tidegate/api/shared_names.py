@@ -16,5 +16,11 @@ def resolve_shared_name(name: str, namespace: str) -> ObjectKey:
 
 def is_shared_with(target: CustomResource, namespace: str) -> bool:
     """Return whether objects of `namespace` may refer to `target`: those of its own, and those that its annotation lists."""
+    return namespace == target.key.namespace or namespace in list_shared_namespaces(target)
+
+
+def list_shared_namespaces(target: CustomResource) -> tuple[str, ...]:
+    """Return the other namespaces whose objects may refer to `target`."""
     listed = target.metadata.annotations.get(SHARED_WITH_ANNOTATION, "").split(",")
-    return namespace == target.key.namespace or namespace in {item.strip() for item in listed}
+    names = {item.strip() for item in listed} - {"", target.key.namespace}
+    return tuple(sorted(names))

@@ -118,6 +118,8 @@ class FeatureExplanation(Report):
     pipeline_problems: tuple[PipelineProblemReport, ...]
     usage_known: bool
     """Whether the ModelAccesses and the Inferences with their status could be read; if not, no model is listed."""
+    unread_namespaces: tuple[str, ...]
+    """Those that the FeatureCompute is shared with and whose models and Jobs are not listed."""
     skipped: tuple[str, ...]
     """What could not be read, and why."""
 
@@ -134,12 +136,14 @@ class FeatureExplanation(Report):
         if self.sources:
             yield ""
             yield from align_columns(list(_list_source_cells(self.sources)))
-        if self.jobs or self.pipeline_problems or self.skipped:
+        if self.jobs or self.pipeline_problems or self.unread_namespaces or self.skipped:
             yield ""
         for job in self.jobs:
             yield job.format_text()
         for pipeline in self.pipeline_problems:
             yield pipeline.format_text()
+        if self.unread_namespaces:
+            yield f"shared with {', '.join(self.unread_namespaces)}: what uses it there is unknown without -A"
         for reason in self.skipped:
             yield f"left out   {reason}"
 
@@ -186,6 +190,7 @@ def explain_features(
         jobs=usage.report_jobs(item.key),
         pipeline_problems=report_problems(usage.list_pipelines(item.key)),
         usage_known=usage.is_known,
+        unread_namespaces=usage.list_unread(item),
         skipped=tuple(skipped),
     )
 

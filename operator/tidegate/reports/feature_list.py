@@ -41,6 +41,8 @@ class ListedFeature(ApiModel):
     taken_by_models: tuple[ModelUseReport, ...]
     computed_by_jobs: tuple[FeatureJobReport, ...]
     """Batches and backfills, which compute all features of the FeatureCompute."""
+    unread_namespaces: tuple[str, ...]
+    """Those that the FeatureCompute is shared with and whose models and Jobs are not listed."""
 
 
 class PlanProblemReport(ApiModel):
@@ -109,6 +111,8 @@ class FeatureListReport(Report):
             problem.feature_compute == owner for problem in self.pipeline_problems
         ):
             users.append("models unknown")
+        if row.unread_namespaces:
+            users.append("other namespaces unknown")
         return ", ".join(users) or "-"
 
 
@@ -167,4 +171,5 @@ def _report_row(
         read_by_features=find_reading_features(item.spec, feature.name),
         taken_by_models=usage.report_models(item.key, (feature.name,)),
         computed_by_jobs=usage.report_jobs(item.key),
+        unread_namespaces=usage.list_unread(item),
     )

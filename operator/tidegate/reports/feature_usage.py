@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.meta import ApiModel, ObjectKey
+from tidegate.api.shared_names import list_shared_namespaces
 from tidegate.planning.access.feature_uses import ModelUse, PipelineUse
 from tidegate.planning.features.feature_jobs import FeatureJob, FeatureJobKind
 
@@ -19,6 +21,12 @@ class FeatureUsage:
     jobs: Sequence[FeatureJob] = ()
     is_known: bool = True
     """Whether the ModelAccesses and the Inferences with their status could be read."""
+    namespace: str = ""
+    """That of what was read; empty means all."""
+
+    def list_unread(self, features: FeatureCompute) -> tuple[str, ...]:
+        """Return the namespaces that a FeatureCompute is shared with and that were not read."""
+        return list_shared_namespaces(features) if self.namespace else ()
 
     def list_pipelines(self, feature_compute: ObjectKey) -> tuple[PipelineUse, ...]:
         """Return the pipelines that call a FeatureCompute."""

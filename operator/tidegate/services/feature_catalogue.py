@@ -56,6 +56,7 @@ async def read_catalogue(client: KubeClient, namespace: str) -> FeatureCatalogue
         if is_known
         else FeatureUsage(jobs=find_feature_jobs(features, inferences), is_known=False)
     )
+    usage = replace(usage, namespace=namespace)
     return FeatureCatalogue(namespace, features, usage, tuple(reader.skipped))
 
 
@@ -78,7 +79,9 @@ def load_catalogue(files: Sequence[Path], namespace: str, *, selected: str = "")
         if selected in {"", item.key.namespace}
         for message in item.messages
     )
-    return FeatureCatalogue(selected, features, FeatureUsage(pipelines, jobs, is_known=False), skipped)
+    return FeatureCatalogue(
+        selected, features, FeatureUsage(pipelines, jobs, is_known=False, namespace=selected), skipped
+    )
 
 
 def find_usage(

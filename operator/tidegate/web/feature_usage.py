@@ -22,14 +22,14 @@ ResourceT = TypeVar("ResourceT", bound=CustomResource)
 async def list_used_features(context: RequestContext, features: FeatureCompute) -> FeatureListReport:
     """Return the features with their users; those are unknown if the user may not list ModelAccesses and Inferences."""
     namespace = features.key.namespace
-    usage = FeatureUsage(jobs=find_feature_jobs((features,), ()), is_known=False)
+    usage = FeatureUsage(jobs=find_feature_jobs((features,), ()), is_known=False, namespace=namespace)
     if await _may_list_users(context, namespace):
         fleet = context.app.fleet
         accesses = _select_namespace(fleet.accesses.list_all(), namespace)
         lookup = CalleeLookup(fleet.inferences.get, fleet.features.get, fleet.accesses.get)
         inferences = _select_namespace(fleet.inferences.list_all(), namespace)
         jobs = find_feature_jobs((features,), inferences)
-        usage = FeatureUsage(find_pipeline_uses(accesses, lookup), jobs)
+        usage = FeatureUsage(find_pipeline_uses(accesses, lookup), jobs, namespace=namespace)
     return report_feature_list([features], usage, namespace=namespace)
 
 
