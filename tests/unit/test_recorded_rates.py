@@ -52,3 +52,8 @@ async def test_messages_count_for_the_stream_whose_pods_received_them(
         key: [None, 7.5],
         other: [None, None],
     }
+
+
+def test_a_password_in_the_address_is_in_no_message() -> None:
+    source = PrometheusRecording("https://reader:s3cret@metrics:9090/prometheus")
+    assert source.name == "Prometheus https://[redacted]@metrics:9090/prometheus"

@@ -9,6 +9,7 @@ from math import isfinite, nan
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
+from tidegate.reports.redaction import Redactor
 from tidegate.resources.names import make_child_name
 from tidegate.telemetry import expressions
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
@@ -26,8 +27,8 @@ class PrometheusRecording:
 
     def __init__(self, url: str) -> None:
         self._api = PrometheusApi(url)
-        self.name = f"Prometheus {url}"
-        """In messages."""
+        self.name = f"Prometheus {Redactor().redact_text(url)}"
+        """In messages, without a password."""
 
     async def read_rates(
         self, keys: frozenset[ObjectKey], begin: datetime, count: int, step: timedelta
