@@ -22,10 +22,13 @@ from builders.waiting import eventually
 from builders.web_page import CSRF, Page
 from fixtures.app_server import served
 from fixtures.dashboard import Dashboard
-from tidegate.errors import RetryableError
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import RetryableError, TidegateError
+from tidegate.reports.next_hours import NextHoursReport
 from tidegate.reports.simulation import SimulationReport
 from tidegate.simulation import engine
 from tidegate.telemetry.prometheus_api import PrometheusError
+from tidegate.telemetry.recorded_rates import PrometheusRecording
 from tidegate.web import simulations
 from tidegate.web.simulations import (
     NO_HISTORY,
@@ -142,6 +145,12 @@ async def test_who_does_not_see_the_pool_may_not_simulate_it(recorded: Dashboard
         ({"end": "2026-06-01T12:00:00"}, 422, "end"),
         ({"end": "0001-01-01T00:00:00Z"}, 422, "end"),
         ({"hours": "NaN"}, 422, "hours"),
+        ({"slices": 0}, 422, "slices"),
+        (
+            {"inferences": [{"inference": "ads/embed", "factor": 2}]},
+            400,
+            "inferences: factor of ads/embed: has no recorded demand to multiply: give demand instead",
+        ),
         ({"factor": "NaN"}, 422, "factor"),
         ({"lostNodes": [{"nodes": 5, "after": "10m"}]}, 400, "lostNodes: takes 5 nodes, the pool has 4"),
         (
@@ -171,6 +180,51 @@ async def test_an_invalid_field_of_the_form_is_named_and_the_form_kept(recorded:
     assert status == 400
     assert "dwell: " in html.unescape(text)
     assert 'value="soon"' in text
+
+
+async def test_nodes_are_lost_at_the_begin_unless_a_time_is_given_and_none_is_no_loss(
+    recorded: Dashboard,
+) -> None:
+    _, none = await submit(recorded, {**FORM, "lost.nodes": "0", "lost.after": "10m"})
+    _, at_once = await submit(recorded, {**FORM, "lost.nodes": "1"})
+
+    assert 'role="alert"' not in none + at_once
+    assert "node lost" not in none
+    assert at_once.count("1 node lost") == 4 * 3
+
+
+async def test_the_slices_of_the_form_are_those_that_are_simulated(recorded: Dashboard) -> None:
+    recorded.put(
+        an_inference(
+            "unmeasured", tier="realtime", placement={"pool": POOL}, scaling={"minReplicas": 2, "maxReplicas": 6},
+            replicas=None, status={"replicas": 3},
+        )
+    )  # fmt: skip
+    _, text = await submit(recorded, FORM)
+    _, body = await ask(recorded)
+    _, changed = await ask(recorded, slices=4)
+
+    assert (body["slices"], changed["slices"]) == (5, 4)
+    assert re.search(r'name="slices"[^>]* placeholder="5"', text)
+
+
+async def test_charts_are_drawn_beside_the_event_loop(
+    recorded: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def note_thread(*_: Any) -> str:
+        threads.append(threading.current_thread())
+        return ""
+
+    monkeypatch.setattr("tidegate.web.simulation_pages.render_day_charts", note_thread)
+    monkeypatch.setattr(NextHoursReport, "render_charts", note_thread)
+    await submit(recorded, FORM)
+    async with recorded.browser() as browser:
+        await browser.get(f"/computepools/{POOL}/next-hours")
+
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 async def test_without_history_or_capacity_it_says_what_to_do(recorded: Dashboard) -> None:
@@ -327,6 +381,52 @@ async def test_the_next_hours_are_planned_once_in_five_minutes_and_shown(recorde
     assert f'hx-get="/computepools/{POOL}/next-hours"' in power
 
 
+async def test_the_next_hours_of_a_large_pool_read_two_weeks_of_the_largest_alone(
+    recorded: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulations, "_MAX_RATES", 10)
+    read: list[tuple[frozenset[ObjectKey], int]] = []
+    read_rates = PrometheusRecording.read_rates
+
+    async def note_keys(self: PrometheusRecording, keys: Any, begin: Any, count: int, step: Any) -> Any:
+        read.append((keys, count))
+        return await read_rates(self, keys, begin, count, step)
+
+    monkeypatch.setattr(PrometheusRecording, "read_rates", note_keys)
+    recorded.put(
+        an_inference(
+            "silent", tier="realtime", placement={"pool": POOL}, scaling={"minReplicas": 1, "maxReplicas": 6},
+            replicas=None, capacity={"requestsPerSecond": "100"}, slo={"latencyP99": "30ms"},
+        )
+    )  # fmt: skip
+    report = await recorded.parts.simulations.plan_next_hours(POOL)
+    ctr, silent = ObjectKey("ads", "ctr"), ObjectKey("ads", "silent")
+
+    assert read == [(frozenset({ctr, silent}), 4), (frozenset({ctr}), 14 * 24 * 4)]
+    assert report.unforecast_count == 1
+
+
+async def test_the_next_hours_that_are_remembered_do_not_wait_for_those_of_another_pool(
+    recorded: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = recorded.parts.simulations
+    first = await runner.plan_next_hours(POOL)
+    released = asyncio.Event()
+
+    async def wait_for_release(source: Any, pool: str) -> TidegateError:
+        await released.wait()
+        return RetryableError("later")
+
+    monkeypatch.setattr(runner, "_compute_next_hours", wait_for_release)
+    other = asyncio.create_task(runner.plan_next_hours("gpu-b"))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        assert await runner.plan_next_hours(POOL) is first
+    released.set()
+    with pytest.raises(RetryableError, match="later"):
+        await other
+
+
 async def test_the_next_hours_without_history_say_what_to_do(recorded: Dashboard) -> None:
     recorded.prometheus.answer = lambda begin, end, step: ()
     async with recorded.browser() as browser:
@@ -334,6 +434,6 @@ async def test_the_next_hours_without_history_say_what_to_do(recorded: Dashboard
         part = await browser.get(f"/computepools/{POOL}/next-hours")
         missing = await browser.get("/api/v1/computepools/gpu-b/next-hours")
 
-    assert (refused.status_code, part.status_code, missing.status_code) == (503, 200, 404)
+    assert (refused.status_code, part.status_code, missing.status_code) == (400, 200, 404)
     for text in (refused.json()["detail"], html.unescape(part.text)):
         assert "check that it scrapes the gateways" in text

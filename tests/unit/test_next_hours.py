@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 from tidegate.reports.next_hours import NextHoursReport
 from tidegate.simulation.changes import SimulatedDay
-from tidegate.simulation.next_hours import STEP, plan_next_hours
+from tidegate.simulation.next_hours import MAX_FORECASTS, STEP, plan_next_hours, select_largest
 from tidegate.simulation.trace import DemandTrace
 
 NOW = datetime(2026, 11, 27, 18, tzinfo=UTC)
@@ -46,7 +47,11 @@ def a_day(days: int, **policy: Any) -> SimulatedDay:
 
 
 def plan(day: SimulatedDay) -> NextHoursReport:
-    planned = plan_next_hours(day, 4, Solver(time.monotonic).solve, lambda stage, share: None)
+    """Plan as the dashboard does: the last hour of all, and the long history of the largest."""
+    rates = {name: values[-STEPS_OF_AN_HOUR:] for name, values in day.trace.rates.items()}
+    hour = replace(day, trace=DemandTrace(day.trace.times[-STEPS_OF_AN_HOUR:], rates))
+    histories = {name: day.trace.rates[name] for name in select_largest(hour)}
+    planned = plan_next_hours(hour, histories, 4, Solver(time.monotonic).solve, lambda stage, share: None)
     return NextHoursReport.from_plan(planned)
 
 
@@ -97,6 +102,31 @@ def test_without_a_day_of_history_the_present_rate_counts() -> None:
 
     assert (ctr.forecast, report.unforecast_count) == (False, 1)
     assert set(ctr.median) == set(ctr.upper) == {round(rates["ads/ctr"][-1] or 0, 3)}
+
+
+def test_an_inference_that_went_silent_has_no_demand() -> None:
+    day = a_day(14, forecast={"horizon": "15m"})
+    silent = (*day.trace.rates["ads/ctr"][:-STEPS_OF_AN_HOUR], *[None] * STEPS_OF_AN_HOUR)
+    report = plan(replace(day, trace=replace(day.trace, rates={"ads/ctr": silent})))
+    ctr = next(course for course in report.inferences if course.inference == "ads/ctr")
+
+    assert (ctr.forecast, set(ctr.median), set(ctr.upper)) == (False, {0.0}, {0.0})
+    assert set(ctr.slices) == {1}
+
+
+def test_the_largest_are_forecast() -> None:
+    day = a_day(1)
+    rates = {f"ads/n{number}": (100.0 * number,) * 4 for number in range(MAX_FORECASTS + 2)}
+    inferences = [
+        an_inference(
+            name.removeprefix("ads/"), tier="realtime", capacity={"requestsPerSecond": "10"}, slo={"latencyP99": "30ms"},
+            placement={"pool": "cpu-a"}, replicas=None, scaling={"minReplicas": 1, "maxReplicas": 1000},
+        )
+        for name in rates
+    ]  # fmt: skip
+    largest = select_largest(SimulatedDay(day.pool, inferences, DemandTrace(day.trace.times[-4:], rates)))
+
+    assert list(largest) == [f"ads/n{number}" for number in range(MAX_FORECASTS + 1, 1, -1)]
 
 
 def test_charts_have_the_band_and_the_slices_of_each_inference() -> None:

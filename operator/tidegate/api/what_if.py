@@ -88,7 +88,7 @@ class LostNodes(ApiModel):
     after: Annotated[
         Annotated[DurationText, duration_between("0s", "168h")],
         Field(description="Time of the loss, from the begin of the simulated time on."),
-    ]
+    ] = "0s"
     lasting: Annotated[
         Annotated[DurationText, duration_between("1s", "168h")],
         Field(description="Time until they are back."),
@@ -107,6 +107,14 @@ class EventChange(ApiModel):
 class DayWhatIf(PoolChanges):
     """Assumed changes of a simulated time; without any, it is as recorded."""
 
+    slices: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=_MAX_NUMBER,
+            description="Number of slices of the pool that are simulated: healthy, and not of Inferences without capacity.",
+        ),
+    ] = None
     nodes: Annotated[int | None, Field(ge=1, le=_MAX_NUMBER, description="Number of nodes of the pool.")] = (
         None
     )

@@ -105,6 +105,12 @@ def measure_loads(pods: Iterable[Manifest]) -> Mapping[ObjectKey, float]:
     return {key: median(seconds) for key, seconds in measured.items()}
 
 
+def count_simulated_slices(objects: RecordedObjects) -> int:
+    """Return the healthy slices of the pool without those of Inferences that have no capacity."""
+    skipped = filter(_lacks_capacity, objects.inferences)
+    return max(objects.pool.status.slices.healthy - sum(map(_count_slices, skipped)), 0)
+
+
 async def read_recording(
     source: PrometheusRecording, objects: RecordedObjects, span: RecordedSpan
 ) -> PoolRecording:
@@ -119,8 +125,8 @@ async def read_recording(
             "measures: there is no demand to record"
         )
         raise PermanentError(message)
-    slices = pool.status.slices.healthy - sum(map(_count_slices, skipped))
-    if slices <= 0:
+    slices = count_simulated_slices(objects)
+    if slices == 0:
         message = f"ComputePool {name} has no healthy slices to simulate"
         raise PermanentError(message)
     rates = await source.read_rates(keys, span.begin, span.count, span.step)

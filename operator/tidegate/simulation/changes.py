@@ -119,6 +119,10 @@ def _change_trace(day: SimulatedDay, factor: float, changes: Mapping[str, Infere
     for name, change in changes.items():
         if change.demand is not None and name not in rates:
             rates[name] = (change.demand,) * len(day.trace.times)
+        if change.factor is not None and name not in rates:
+            raise InvalidInputError(
+                f"inferences: factor of {name}", "has no recorded demand to multiply: give demand instead"
+            )
     return replace(day.trace, rates=rates)
 
 

@@ -18,10 +18,11 @@ from tidegate.simulation.day import DayOptions, make_scenario
 from tidegate.simulation.engine import Policy, PolicyView, run_policy
 from tidegate.simulation.policies import FORECAST, PRESENT, make_policy
 from tidegate.simulation.scenario import Scenario
+from tidegate.simulation.trace import DemandTrace
 
 STEP: Final = timedelta(minutes=15)
 """Of the history, of the forecasts and of the plan: with shorter steps a fit of four hours would take a second."""
-_MAX_FORECASTS: Final = 64
+MAX_FORECASTS: Final = 64
 """Inferences that are forecast, the largest first: a fit takes some 50 ms."""
 
 
@@ -61,12 +62,33 @@ class _RecordedPolicy:
         return self.targets[-1]
 
 
+def select_largest(day: SimulatedDay) -> Sequence[str]:
+    """Return the Inferences to forecast: of those with a rate in the trace, whose steps are those of STEP, the largest.
+
+    Raises TidegateError.
+    """
+    options = DayOptions(last=len(day.trace.times) * STEP, interval=STEP)
+    present = _read_present(day.trace)
+    models = [
+        model
+        for model in make_scenario(day, options, lambda _: None).models
+        if model.tier.traits.counts_requests and model.key in present
+    ]
+    models.sort(key=lambda model: (-model.count_needed(present[model.key]) * model.slices, model.key))
+    return [model.key for model in models[:MAX_FORECASTS]]
+
+
 def plan_next_hours(
-    day: SimulatedDay, hours: int, solve: Solve, report_step: Callable[[str, float], None]
+    day: SimulatedDay,
+    histories: Mapping[str, Sequence[float | None]],
+    hours: int,
+    solve: Solve,
+    report_step: Callable[[str, float], None],
 ) -> NextHours:
     """Plan the hours that follow the trace, whose steps are those of STEP, with the pool's own policy.
 
-    Real-time Inferences have the demand that is forecast, times the factor of an event. `report_step` gets what is done, and
+    `histories` are the rates of the Inferences to forecast, in as many steps as are known, until the end of the trace; an
+    Inference without one stays at its last rate in the trace, or at 0 if it has none there. Real-time Inferences have the demand that is forecast, times the factor of an event. `report_step` gets what is done, and
     ends the work by raising. Raises TidegateError.
     """
     policy = day.pool.spec.policy
@@ -74,11 +96,11 @@ def plan_next_hours(
     count = timedelta(hours=hours) // STEP
     trace, step_s = day.trace, STEP.total_seconds()
     begin_s = trace.times[-1] + step_s
-    present = {
-        name: next((rate for rate in reversed(rates) if rate is not None), 0.0)
-        for name, rates in trace.rates.items()
+    present = _read_present(trace)
+    bands = {
+        name: DemandBand([present.get(name, 0.0)] * count, [present.get(name, 0.0)] * count)
+        for name in trace.rates
     }
-    bands = {name: DemandBand([rate] * count, [rate] * count) for name, rate in present.items()}
     longer = replace(
         trace,
         times=(*trace.times, *(begin_s + number * step_s for number in range(count))),
@@ -86,17 +108,17 @@ def plan_next_hours(
     )
     options = DayOptions(last=count * STEP, interval=STEP)
     scenario = make_scenario(replace(day, trace=longer), options, lambda _: None)
-    names = _select_largest(scenario, present)
     forecast: set[str] = set()
-    for number, name in enumerate(names):
-        report_step("forecasting", number / len(names))
-        band = _forecast_band(trace.rates[name], count, quantile)
+    for number, (name, rates) in enumerate(histories.items()):
+        report_step("forecasting", number / len(histories))
+        band = _forecast_band(rates, count, quantile)
         if band is not None:
             forecast.add(name)
             bands[name] = band
     bands = {name: _add_events(scenario, name, band) for name, band in bands.items()}
     demand = {**scenario.demand, **{name: band.median for name, band in bands.items()}}
-    scenario = replace(scenario, demand=demand)
+    longest = {name: _join_history(rates, scenario.history[name]) for name, rates in histories.items()}
+    scenario = replace(scenario, demand=demand, history={**scenario.history, **longest})
     run_in, chosen = make_policy(
         FORECAST if policy.forecast is not None else PRESENT, scenario, solve, quantile
     )
@@ -109,11 +131,20 @@ def plan_next_hours(
     return NextHours(scenario, quantile, bands, slices, frozenset(bands.keys() - forecast))
 
 
-def _select_largest(scenario: Scenario, rates: Mapping[str, float]) -> Sequence[str]:
-    """Return the Inferences to forecast, those first whose present rate takes the most slices."""
-    models = [model for model in scenario.models if model.tier.traits.counts_requests and model.key in rates]
-    models.sort(key=lambda model: (-model.count_needed(rates[model.key]) * model.slices, model.key))
-    return [model.key for model in models[:_MAX_FORECASTS]]
+def _read_present(trace: DemandTrace) -> Mapping[str, float]:
+    """Return the last rate of each Inference that has one in the trace."""
+    last = {
+        name: next((rate for rate in reversed(rates) if rate is not None), None)
+        for name, rates in trace.rates.items()
+    }
+    return {name: rate for name, rate in last.items() if rate is not None}
+
+
+def _join_history(rates: Sequence[float | None], recent: Sequence[float]) -> Sequence[float]:
+    """Return the rates of a long history, without gaps, that end with those of the trace."""
+    times = tuple(number * STEP.total_seconds() for number in range(len(rates)))
+    filled = DemandTrace(times, {"": tuple(rates)}).sample_rates("", STEP.total_seconds())
+    return [*filled[: max(len(filled) - len(recent), 0)], *recent]
 
 
 def _forecast_band(rates: Sequence[float | None], count: int, quantile: float) -> DemandBand | None:

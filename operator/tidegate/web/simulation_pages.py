@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
@@ -13,8 +14,9 @@ from markupsafe import Markup
 from tidegate.api.inference import Inference, NodeLossMode, Tier
 from tidegate.errors import PermanentError, TidegateError
 from tidegate.reports.day_charts import render_day_charts
-from tidegate.services.recorded_day import select_placed
+from tidegate.services.recorded_day import RecordedObjects, count_simulated_slices, select_placed
 from tidegate.services.what_if import parse_question
+from tidegate.simulation.next_hours import MAX_FORECASTS
 from tidegate.simulation.policies import DESCRIPTIONS, ORACLE
 from tidegate.web import actions
 from tidegate.web.forms import VerifiedForm, parse_change_fields
@@ -46,9 +48,17 @@ async def next_hours_part(context: AuthenticatedContext, name: str) -> HTMLRespo
         report = await context.app.simulations.plan_next_hours(name)
     except (TidegateError, ValueError) as error:
         message = str(error)
-    charts = Markup(report.render_charts()) if report is not None else ""  # noqa: S704 - it escapes what it draws
+    drawn = await asyncio.to_thread(report.render_charts) if report is not None else ""
+    charts = Markup(drawn)  # noqa: S704 - it escapes what it draws
     return render_page(
-        context, "next_hours.html", pool=name, report=report, charts=charts, message=message, topics=[]
+        context,
+        "next_hours.html",
+        pool=name,
+        report=report,
+        charts=charts,
+        message=message,
+        most=MAX_FORECASTS,
+        topics=[],
     )
 
 
@@ -84,7 +94,10 @@ async def _stream_page(
                     yield f"<li>{Markup.escape(step)}</li>\n"
     except (TidegateError, ValueError) as error:
         message = str(error)
-    charts = Markup(render_day_charts(comparison.labelled_reports)) if comparison is not None else ""  # noqa: S704 - it escapes what it draws
+    drawn = ""
+    if comparison is not None:
+        drawn = await asyncio.to_thread(render_day_charts, comparison.labelled_reports)
+    charts = Markup(drawn)  # noqa: S704 - it escapes what it draws
     answer = {"comparison": comparison, "message": message, "charts": charts}
     yield f"</ol>{render_template('parts/simulation.html', answer)}{after}"
 
@@ -105,6 +118,7 @@ async def _render_form(
         chosen=_select_policies(fields),
         inferences=_select_shown(inferences, fields),
         total=len(inferences),
+        slices=count_simulated_slices(RecordedObjects(pool, inferences, {})),
         fields=fields,
         message=message,
         problem=context.app.simulations.history_problem,
@@ -130,7 +144,7 @@ def _parse_day_fields(name: str, fields: Mapping[str, str]) -> dict[str, Any]:
         "end": f"{fields['end'].strip()}Z" if fields.get("end", "").strip() else None,
         "policies": _select_policies(fields),
         "events": events,
-        "lostNodes": [lost] if lost.get("nodes") else [],
+        "lostNodes": [lost] if lost.get("nodes", "0").strip() != "0" else [],
     }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, Literal
@@ -20,7 +22,6 @@ from tidegate.reports.next_hours import NextHoursReport
 from tidegate.reports.simulation import SimulationReport
 from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.services.recorded_day import (
-    PoolRecording,
     RecordedObjects,
     RecordedSpan,
     measure_loads,
@@ -29,7 +30,7 @@ from tidegate.services.recorded_day import (
 )
 from tidegate.services.simulation import simulate_day
 from tidegate.simulation.day import DayOptions
-from tidegate.simulation.next_hours import STEP, plan_next_hours
+from tidegate.simulation.next_hours import STEP, plan_next_hours, select_largest
 from tidegate.simulation.policies import FORECAST, PRESENT
 from tidegate.telemetry.recorded_rates import PrometheusRecording
 from tidegate.web.access.expiring_cache import ExpiringCache
@@ -42,6 +43,11 @@ _MAX_RATES: Final = 500_000
 _TICK_S: Final = 0.5
 NEXT_HOURS: Final = 4
 _FORECAST_HISTORY: Final = timedelta(days=14)
+_PRESENT: Final = timedelta(hours=1)
+"""Time in which an Inference has a present rate, or is silent."""
+_NEXT_HOURS_WAY_OUT: Final = (
+    "wait until Prometheus or the dashboard has less to do, or use tidegate record and tidegate simulate"
+)
 _REMEMBERED_S: Final = 300.0
 _PROBLEM_REMEMBERED_S: Final = 15.0
 _REMEMBERED: Final = 64
@@ -129,8 +135,10 @@ class SimulationRunner:
         self._now = now
         self._max_s = max_s
         self._task: asyncio.Task[DayComparison] | None = None
-        self._next_hours: ExpiringCache[str, NextHoursReport | str] = ExpiringCache(_REMEMBERED, monotonic)
-        self._next_hours_lock = asyncio.Lock()
+        self._next_hours: ExpiringCache[str, NextHoursReport | TidegateError] = ExpiringCache(
+            _REMEMBERED, monotonic
+        )
+        self._next_hours_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @property
     def history_problem(self) -> str:
@@ -149,7 +157,7 @@ class SimulationRunner:
         if self._task is not None and not self._task.done():
             message = "another simulation runs on this dashboard, the most allowed: try again in a minute"
             raise RetryableError(message)
-        progress = _SimulationProgress(self._max_s)
+        progress = _SimulationProgress(self._max_s, "choose fewer hours, fewer policies or a longer interval")
         objects = _read_objects(self._fleet, request.pool)
         span = request.find_span(self._now())
         _check_size(objects, span)
@@ -172,39 +180,48 @@ class SimulationRunner:
         """Return the plan of the next hours, at most five minutes old. Raises TidegateError that states the way out."""
         if self._source is None:
             raise PermanentError(NO_HISTORY)
-        async with self._next_hours_lock:
-            answer = self._next_hours.get(pool)
-            if answer is None:
-                answer = await self._compute_next_hours(self._source, pool)
-                self._next_hours.put(
-                    pool, answer, _PROBLEM_REMEMBERED_S if isinstance(answer, str) else _REMEMBERED_S
-                )
-        if isinstance(answer, str):
-            raise RetryableError(answer)
+        answer = self._next_hours.get(pool)
+        if answer is None:
+            async with self._next_hours_locks[pool]:
+                answer = self._next_hours.get(pool)
+                if answer is None:
+                    answer = await self._compute_next_hours(self._source, pool)
+                    is_problem = isinstance(answer, TidegateError)
+                    self._next_hours.put(pool, answer, _PROBLEM_REMEMBERED_S if is_problem else _REMEMBERED_S)
+        if isinstance(answer, TidegateError):
+            raise answer.with_traceback(None)
         return answer
 
-    async def _compute_next_hours(self, source: PrometheusRecording, pool: str) -> NextHoursReport | str:
+    async def _compute_next_hours(
+        self, source: PrometheusRecording, pool: str
+    ) -> NextHoursReport | TidegateError:
         """Return the plan, or why there is none, which is remembered as well."""
         objects = _read_objects(self._fleet, pool)
         step_s = STEP.total_seconds()
         end = datetime.fromtimestamp(self._now().timestamp() // step_s * step_s, UTC)
-        span = RecordedSpan(end - _FORECAST_HISTORY, STEP, _FORECAST_HISTORY // STEP)
-        progress = _SimulationProgress(self._max_s)
+        progress = _SimulationProgress(self._max_s, _NEXT_HOURS_WAY_OUT)
         try:
-            _check_size(objects, span)
-            recording = await _read_recording(source, objects, span)
+            async with _limit_reading(source, _NEXT_HOURS_WAY_OUT):
+                recent = RecordedSpan(end - _PRESENT, STEP, _PRESENT // STEP)
+                day = (await read_recording(source, objects, recent)).make_day()
+                # Two weeks of all Inferences of a large pool would be too many rates.
+                keys = frozenset(map(ObjectKey.parse, await asyncio.to_thread(select_largest, day)))
+                begin, count = end - _FORECAST_HISTORY, _FORECAST_HISTORY // STEP
+                rates = await source.read_rates(keys, begin, count, STEP) if keys else {}
+            histories = {str(key): steps for key, steps in rates.items()}
             progress.start_clock()
 
             def plan_hours() -> NextHoursReport:
-                solver = Solver(time.monotonic)
-                day = recording.make_day()
+                solve = Solver(time.monotonic).solve
                 return NextHoursReport.from_plan(
-                    plan_next_hours(day, NEXT_HOURS, solver.solve, progress.report_step)
+                    plan_next_hours(day, histories, NEXT_HOURS, solve, progress.report_step)
                 )
 
             return await asyncio.to_thread(plan_hours)
-        except (TidegateError, ValueError) as error:
-            return str(error)
+        except TidegateError as error:
+            return error
+        except ValueError as error:
+            return PermanentError(str(error))
         finally:
             progress.stop_thread()
 
@@ -212,8 +229,10 @@ class SimulationRunner:
 class _SimulationProgress:
     """What a simulation does; the thread asks it at every step whether to go on."""
 
-    def __init__(self, max_s: float) -> None:
+    def __init__(self, max_s: float, way_out: str) -> None:
+        """`way_out` is what to do if it takes too long."""
         self._max_s = max_s
+        self._way_out = way_out
         self._ends_s = 0.0
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self._stopped = False
@@ -234,18 +253,18 @@ class _SimulationProgress:
         if self._stopped:
             raise SimulationStoppedError("the simulation was stopped")
         if self._clock() > self._ends_s:
-            message = f"the simulation takes longer than {self._max_s:g} s: choose fewer hours, fewer policies or a longer interval"
+            message = f"the simulation takes longer than {self._max_s:g} s: {self._way_out}"
             raise SimulationStoppedError(message)
 
 
-async def _read_recording(
-    source: PrometheusRecording, objects: RecordedObjects, span: RecordedSpan
-) -> PoolRecording:
+@asynccontextmanager
+async def _limit_reading(source: PrometheusRecording, way_out: str) -> AsyncGenerator[None]:
+    """Raise RetryableError with a way out if reading takes too long."""
     try:
         async with asyncio.timeout(MAX_S):
-            return await read_recording(source, objects, span)
+            yield
     except TimeoutError as error:
-        message = f"{source.name} has not answered within {MAX_S:g} s: choose fewer days of history or a longer interval"
+        message = f"{source.name} has not answered within {MAX_S:g} s: {way_out}"
         raise RetryableError(message) from error
 
 
@@ -278,7 +297,8 @@ async def _read_and_simulate(
     *,
     compare: bool,
 ) -> DayComparison:
-    recording = await _read_recording(source, objects, span)
+    async with _limit_reading(source, "choose fewer days of history or a longer interval"):
+        recording = await read_recording(source, objects, span)
     changes = request.day_changes
     changed = changes != DayWhatIf()
 
