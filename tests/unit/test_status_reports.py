@@ -335,6 +335,16 @@ def test_a_pool_shows_what_holds_it_and_who_is_placed_in_it() -> None:
     assert "cpu-a-1 at" in text
 
 
+@pytest.mark.parametrize(("failed", "failures"), [(0, ""), (2, ", 2 failed")])
+def test_features_show_the_run_of_their_backfill(failed: int, failures: str) -> None:
+    run = {"run": "abc", "output": "s3://lake/abc", "shards": 16, "done": 3, "failed": failed}
+    report = report_features(a_feature_compute(status={"backfill": run}), RelatedObjects(NOW))
+
+    assert f"backfill    3 of 16 shards{failures}, run abc" in report.summary_lines(wide=False)
+    without = report_features(a_feature_compute(), RelatedObjects(NOW))
+    assert not any(line.startswith("backfill") for line in without.summary_lines(wide=False))
+
+
 def test_features_show_their_plan() -> None:
     status = {**READY, "planHash": "a" * 64, "readyReplicas": 1}
     report = report_features(a_feature_compute(status=status), RelatedObjects(NOW))

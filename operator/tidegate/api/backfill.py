@@ -64,8 +64,8 @@ class BackfillSpec(ApiModel):
             strict=True,
             ge=0,
             le=MAX_SHARDS,
-            description=f"Number of pods that run at once, 0 to {MAX_SHARDS}; 0 pauses the run. Each requests spec.resources, "
-            "beside those of the replicas.",
+            description=f"Number of pods that run at once, 0 to {MAX_SHARDS}; 0 pauses the run. Each requests "
+            "spec.resources and 128Mi more memory, of which it may use 2Gi more, beside those of the replicas.",
         ),
     ] = 2
     run: Annotated[

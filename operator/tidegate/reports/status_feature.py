@@ -40,6 +40,20 @@ class TableStatusReport(ApiModel):
         return f"{self.source} {format_loaded_table(self.loaded_at, self.keys)}"
 
 
+class BackfillStatusReport(ApiModel):
+    """The run of spec.backfill."""
+
+    run: str
+    shards: int
+    done: int
+    failed: int
+
+    def format_line(self) -> str:
+        """Return the shards that are done, those that failed if there are any, and the run."""
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{self.done} of {self.shards} shards{failed}, run {self.run}"
+
+
 class FeatureStatusReport(StatusReport):
     """One FeatureCompute."""
 
@@ -53,9 +67,11 @@ class FeatureStatusReport(StatusReport):
     """Of the streams that replicas serve from."""
     tables: tuple[TableStatusReport, ...] = ()
     """Of the sources with refresh."""
+    backfill: BackfillStatusReport | None = None
+    """Absent without spec.backfill."""
 
     def summary_lines(self, *, wide: bool) -> Iterator[str]:
-        """Yield plan, outputs, replicas, and a line for each stream of events and each table with refresh."""
+        """Yield plan, outputs, replicas, and a line for each stream of events, each table with refresh and the backfill."""
         plan = self.plan_hash or "none"
         yield format_field("plan", plan if wide else plan[:12])
         yield format_field("outputs", ", ".join(self.outputs) or "-")
@@ -64,6 +80,8 @@ class FeatureStatusReport(StatusReport):
             yield format_field("events", watermark.format_line())
         for table in self.tables:
             yield format_field("table", table.format_line())
+        if self.backfill is not None:
+            yield format_field("backfill", self.backfill.format_line())
 
 
 def report_features(features: FeatureCompute, related: RelatedObjects) -> FeatureStatusReport:
@@ -84,4 +102,7 @@ def report_features(features: FeatureCompute, related: RelatedObjects) -> Featur
             TableStatusReport(source=item.source, keys=item.keys, loaded_at=item.loaded_at)
             for item in status.tables
         ),
+        backfill=None
+        if (run := status.backfill) is None
+        else BackfillStatusReport(run=run.run, shards=run.shards, done=run.done, failed=run.failed),
     )
