@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -301,14 +301,15 @@ async def test_a_refused_job_is_no_refusal_of_the_pods_that_serve_and_the_revers
         observe_serving=AsyncMock(return_value=serving),
         observe_backfill=AsyncMock(return_value=BackfillChildren()),
     )
-    proxies: Any = SimpleNamespace(view_object=lambda host, uid: None)
+    proxies: Any = SimpleNamespace(view_object=Mock(return_value=None))
     clock: Any = SimpleNamespace(now=lambda: NOW)
     reconciler = FeatureComputeReconciler(
         applier=applier, observer=observer, proxies=proxies, settings=lambda: SETTINGS, clock=clock
     )
     await reconciler.reconcile(features.key)
 
-    conditions = {name: read_condition(applier.written, name) for name in ("Ready", "Stalled", "Backfilled")}
+    items = applier.written.status["conditions"]
+    conditions = {item["type"]: (item["status"], item["reason"]) for item in items}
     assert conditions["Ready"][1] == ready
     assert conditions["Backfilled"][1] == backfilled
     assert (conditions["Stalled"][0] == "True") == (ready == "ChildRefused")

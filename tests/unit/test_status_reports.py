@@ -340,7 +340,8 @@ def test_features_show_the_run_of_their_backfill(failed: int, failures: str) -> 
     run = {"run": "abc", "output": "s3://lake/abc", "shards": 16, "done": 3, "failed": failed}
     report = report_features(a_feature_compute(status={"backfill": run}), RelatedObjects(NOW))
 
-    assert f"backfill    3 of 16 shards{failures}, run abc" in report.summary_lines(wide=False)
+    lines = [line.split(maxsplit=1) for line in report.summary_lines(wide=False)]
+    assert ["backfill", f"3 of 16 shards{failures}, run abc"] in lines
     without = report_features(a_feature_compute(), RelatedObjects(NOW))
     assert not any(line.startswith("backfill") for line in without.summary_lines(wide=False))
 
