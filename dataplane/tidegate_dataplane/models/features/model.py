@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]  # lives in the server
 
 Array = npt.NDArray[Any]
-
-EXPORT_INTERVAL_S = 1.0
 
 
 class TritonPythonModel:
@@ -54,7 +52,7 @@ class TritonPythonModel:
         self._store_counters = (
             None
             if plan.store is None or not plan.streams
-            else _StoreCounters(args["model_name"], self._events)
+            else _start_counting(args["model_name"], self._events)
         )
         try:
             self._engine = FeatureEngine.from_files(
@@ -73,6 +71,7 @@ class TritonPythonModel:
         """Tell the agent that the version was unloaded."""
         self._watchdog.stop_watching()
         if self._store_counters is not None:
+            self._store_counters.stop_exporting()
             self._events.close_connection()
         self._sampler.finish_sending()
 
@@ -102,7 +101,7 @@ class TritonPythonModel:
         if self._store_counters is not None:
             mark = ",".join(self._events.not_current).encode()
             computed[self._mark] = np.full((sum(rows), 1), mark, dtype=object)
-            self._store_counters.export_if_due()
+            self._store_counters.export_soon()
         ends = list(accumulate(rows))
         # The names are a set, whose order differs between processes: answers have the plan's.
         requested = [set(request.requested_output_names()) for request in requests]
@@ -118,39 +117,21 @@ class TritonPythonModel:
         ]
 
 
-class _StoreCounters:
-    """Exports how the store answered among the server's metrics, at most once a second: each number is a message to the server."""
+def _start_counting(model: str, reader: Any) -> Any:
+    """Return the counters of how the store answers `reader`."""
+    from tidegate_dataplane.contract.exported import STORE_FAILURES, STORE_KEYS
+    from tidegate_dataplane.sampling.server_counters import ServerCounters
 
-    def __init__(self, model: str, reader: Any) -> None:
-        from tidegate_dataplane.contract.exported import STORE_FAILURES, STORE_KEYS
+    def read_totals() -> Iterator[tuple[str, dict[str, str], int]]:
+        for origin, count in reader.key_counts.items():
+            yield STORE_KEYS.name, {"origin": origin}, count
+        yield STORE_FAILURES.name, {}, reader.failures
 
-        self._reader, self._exported_s = reader, 0.0
-        self._exported: dict[str, int] = {}
-        self._metrics: dict[str, Any] = {}
-        try:
-            self._families = [
-                pb_utils.MetricFamily(
-                    name=metric.name, description=metric.help_text, kind=pb_utils.MetricFamily.COUNTER
-                )
-                for metric in (STORE_KEYS, STORE_FAILURES)
-            ]
-            for origin in reader.key_counts:
-                self._metrics[origin] = self._families[0].Metric(labels={"model": model, "origin": origin})
-            self._metrics[""] = self._families[1].Metric(labels={"model": model})
-        except Exception:  # noqa: BLE001 - a server without metrics still serves
-            self._metrics = {}
-
-    def export_if_due(self) -> None:
-        """Add the increases, unless that was done within the last second."""
-        now_s = time.monotonic()
-        if now_s - self._exported_s < EXPORT_INTERVAL_S:
-            return
-        self._exported_s = now_s
-        totals = {**self._reader.key_counts, "": self._reader.failures}
-        for name, metric in self._metrics.items():
-            if increase := totals[name] - self._exported.get(name, 0):
-                metric.increment(increase)
-        self._exported = totals
+    families = {metric.name: metric.help_text for metric in (STORE_KEYS, STORE_FAILURES)}
+    counters = ServerCounters(pb_utils.MetricFamily, model, families, read_totals)
+    # All of them from zero on, so that the first increase is seen.
+    counters.export_soon()
+    return counters
 
 
 def _open_events(plan: Any, repository: Path) -> Any:

@@ -8,16 +8,12 @@ An instance waits for the answers to its batch, so the configuration has several
 import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
 import sys
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]  # lives in the server
-
-EXPORT_DELAY_S = 0.25
 
 
 class TritonPythonModel:
@@ -39,6 +35,7 @@ class TritonPythonModel:
         from tidegate_dataplane.pipeline.failures import CallError, FailureKind
         from tidegate_dataplane.pipeline.pipeline import PipelineRunner
         from tidegate_dataplane.sampling.sampler import Sampler
+        from tidegate_dataplane.sampling.server_counters import ServerCounters
         from tidegate_dataplane.sampling.watchdog import Watchdog
 
         plan = PipelinePlan.model_validate(json.loads((folder / "pipeline.json").read_bytes()))
@@ -60,8 +57,11 @@ class TritonPythonModel:
             FailureKind.UNAVAILABLE: error.UNAVAILABLE,
             FailureKind.TIMED_OUT: error.UNAVAILABLE,
         }
-        self._counters = _ServerCounters(
-            name, {metric.name: metric.help_text for metric in PIPELINE}, self._pipeline.read_totals
+        self._counters = ServerCounters(
+            pb_utils.MetricFamily,
+            name,
+            {metric.name: metric.help_text for metric in PIPELINE},
+            self._pipeline.read_totals,
         )
         self._watchdog = Watchdog.start_watching()
         # Pipelines are not sampled; by this connection the agent notices when the process ends.
@@ -109,65 +109,3 @@ class TritonPythonModel:
                 if name in requested_names
             ]
         )
-
-
-class _ServerCounters:
-    """The counters of a pipeline among the server's metrics, which are the sums over all instances.
-
-    Each number is a message to the server, so a thread of their own sends them, `EXPORT_DELAY_S` after a batch.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        families: Mapping[str, str],
-        read_totals: Callable[[], Iterable[tuple[str, Mapping[str, str], int]]],
-    ) -> None:
-        self._model = model
-        self._read_totals = read_totals
-        self._families: dict[str, Any] = {}
-        self._metrics: dict[tuple[str, ...], Any] = {}
-        self._last_totals: dict[tuple[str, ...], int] = {}
-        try:
-            for name, description in families.items():
-                self._families[name] = pb_utils.MetricFamily(
-                    name=name, description=description, kind=pb_utils.MetricFamily.COUNTER
-                )
-        except Exception:  # noqa: BLE001 - a server without metrics still serves
-            self._families = {}
-        self._changed, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._export_changes, name="counters", daemon=True)
-        if self._families:
-            self._thread.start()
-
-    def export_soon(self) -> None:
-        """Let the totals be exported."""
-        self._changed.set()
-
-    def stop_exporting(self) -> None:
-        """Export the last totals, and end the thread."""
-        self._stopping.set()
-        self._changed.set()
-        if self._families:
-            self._thread.join()
-            self._add_increases()
-
-    def _export_changes(self) -> None:
-        while not self._stopping.is_set():
-            self._changed.wait()
-            if self._stopping.wait(EXPORT_DELAY_S):
-                return
-            self._changed.clear()
-            self._add_increases()
-
-    def _add_increases(self) -> None:
-        for family, labels, total in self._read_totals():
-            key = (family, *labels.values())
-            with suppress(Exception):  # the server may end meanwhile
-                if key not in self._metrics:
-                    labels = {"model": self._model, **labels}
-                    self._metrics[key] = self._families[family].Metric(labels=labels)
-                increase = total - self._last_totals.get(key, 0)
-                if increase:
-                    self._metrics[key].increment(increase)
-                    self._last_totals[key] = total
