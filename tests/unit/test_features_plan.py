@@ -135,6 +135,9 @@ def test_the_ingester_of_an_earlier_plan_goes_once_no_pod_reads_its_events() -> 
     after = a_feature_compute(**{**SHARED, "store": {"redis": {"address": "other.ads:6379"}}})
     deployments = [an_ingester_of(before), an_ingester_of(a_plan(after))]
     pods = [a_pod_of(a_plan(after)), a_pod_of(before, name="p1")]
+    # The features are the same, and the pods are others, since each one reads one store.
+    assert a_plan(after).status["planHash"] == before.status["planHash"]
+    assert pods[0].source != pods[1].source
 
     assert a_plan(after, deployments=deployments, pods=pods).delete == ()
     (deletion,) = a_plan(after, deployments=deployments, pods=pods[:1]).delete

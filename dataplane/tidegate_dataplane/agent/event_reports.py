@@ -32,7 +32,7 @@ class EventReports:
             return ()
         if desired.plan.store is None:
             return read_report(self._events_dir)
-        if self._redis is None or self._redis.plan.hash != desired.plan.hash:
+        if self._redis is None or self._redis.plan != desired.plan:
             self.close_connection()
             access = RedisAccess(desired.plan.store, self._secret_dir, allow_loopback=self._allow_loopback)
             self._redis = _RedisReports(desired.plan, access)

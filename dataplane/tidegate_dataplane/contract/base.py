@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -26,8 +27,11 @@ class ContractModel(BaseModel):
 class PlanModel(ContractModel):
     """A compiled plan, which a pod runs unchanged and which its field `hash` identifies."""
 
+    NOT_HASHED: ClassVar[frozenset[str]] = frozenset({"hash"})
+    """Fields that change no result."""
+
     def compute_digest(self) -> str:
-        """Return the sha256 (hex) over the plan's canonical JSON without `hash`."""
-        content = self.model_dump(mode="json", by_alias=True, exclude={"hash"})
+        """Return the sha256 (hex) over the plan's canonical JSON without the fields NOT_HASHED."""
+        content = self.model_dump(mode="json", by_alias=True, exclude=set(self.NOT_HASHED))
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()

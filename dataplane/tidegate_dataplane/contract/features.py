@@ -1,7 +1,7 @@
 """The compiled feature plan, which the engine computes online and offline alike."""
 
 from enum import StrEnum
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, ClassVar, Literal, assert_never
 
 from pydantic import Field
 
@@ -339,8 +339,10 @@ class FeaturePlan(PlanModel):
     INT64, FP32 or BYTES, each of shape [-1, 1]. The optional input AS_OF is not among them.
     `outputs`: one per feature, named by the feature, INT64 or FP32, shape [-1, k] with k = 1 for scalars.
     The output NOT_CURRENT is not among them either. A feature comes after those that it reads.
-    `hash` is `compute_digest()`, set by the compiler of the plan.
+    `hash` is `compute_digest()`, set by the compiler of the plan. Plans that differ in `store` alone have the same features and hash.
     """
+
+    NOT_HASHED: ClassVar[frozenset[str]] = frozenset({"hash", "store"})
 
     entities: tuple[Entity, ...]
     tables: tuple[FeatureTable, ...] = ()

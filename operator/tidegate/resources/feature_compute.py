@@ -53,8 +53,9 @@ def make_features_state(
 
 
 def hash_features_source(features: FeatureCompute, plan: FeaturePlan) -> str:
-    """Return the hash in names and labels: a changed plan or another object of the same name needs new pods."""
-    return hash_json([features.metadata.uid, plan.hash])
+    """Return the hash in names and labels: a changed plan or store, or another object of the same name, needs new pods."""
+    store = [] if plan.store is None else [plan.store.model_dump(mode="json")]
+    return hash_json([features.metadata.uid, plan.hash, *store])
 
 
 def make_features_selector(features: FeatureCompute) -> dict[str, str]:
