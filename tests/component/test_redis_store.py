@@ -8,7 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,33 @@ class TestTheStore:
         server.ask("SET", name, "{")
         assert other.read_published() == ()
 
+    def test_a_damaged_state_is_refused_until_the_key_that_is_named_is_deleted(
+        self, server: RunningRedis
+    ) -> None:
+        store = server.open_store(server.plan(a_click_plan()))
+        put(store, [ONE], 1, store.read_state("clicks"))
+        (name,) = (key for key in server.list_keys() if key.endswith(b"/state"))
+        server.ask("SET", name, '{"positions": 3}')
+
+        with pytest.raises(
+            StoreRefusedError, match="state of stream 'clicks' is damaged: delete the key"
+        ) as refused:
+            store.read_state("clicks")
+        (head,) = re.findall(r"delete the key (\S+),", str(refused.value))
+        server.ask("DEL", head)
+
+        assert store.read_state("clicks") == StreamState()
+        put(store, [ONE], 1, StreamState())
+        assert store.read_rows("clicks", [ONE.key]) == [ONE.row]
+
+    def test_a_plan_with_another_time_limit_has_the_same_keys(self, server: RunningRedis) -> None:
+        plan, other = server.plan(a_click_plan()), server.plan(a_click_plan(), timeout_ms=2_000)
+        store = server.open_store(plan)
+        state = put(store, [ONE], 1, store.read_state("clicks"))
+
+        assert server.open_store(other).read_state("clicks") == state
+        assert server.open_store(other).read_rows("clicks", [ONE.key]) == [ONE.row]
+
     def test_another_plan_has_other_keys(self, server: RunningRedis) -> None:
         plan, other = server.plan(a_click_plan()), server.plan(a_click_plan(clicks(max_events=5)))
         store = server.open_store(plan)
@@ -401,6 +429,81 @@ class TestTheClient:
                 ping(access, 0.3)
 
             assert time.monotonic() - started_s < 2
+
+    def test_connecting_may_take_longer_than_a_request_waits(self, tmp_path: Path) -> None:
+        (tmp_path / PASSWORD).write_text("wordy-password")
+        pauses_s = [0.4, 0.0]
+        with replying([b"+OK\r\n", b"+PONG\r\n"], pauses_s) as found:
+            client = RedisClient(
+                replace(found, order=found.order.model_copy(update={"secret": "s"}), secret_dir=tmp_path)
+            )
+            client.start_connecting()
+            with pytest.raises(StoreError, match=r"no answer within 0\.05 s"):
+                client.call_server([(b"PING",)], 0.05)
+            replies: list[list[Reply]] = []
+
+            def answered() -> bool:
+                with suppress(StoreError):
+                    replies.append(client.call_server([(b"PING",)], 0.05))
+                return bool(replies)
+
+            wait_until(answered, what="the connection is there")
+            client.close_connection()
+
+        assert replies == [[b"PONG"]]
+
+    def test_an_address_that_hangs_does_not_take_the_time_of_the_next_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tidegate_dataplane.event_store.redis_client.CONNECT_S", 1.0)
+        with replying([b"+PONG\r\n"], [0.0]) as found, ExitStack() as others:
+            port = int(found.order.address.split(":")[1])
+            # Its queue is full, so that it does not answer those that connect.
+            others.enter_context(socket.create_server(("127.0.0.2", port), backlog=0))
+            for _ in range(3):
+                waiting = others.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(("127.0.0.2", port))
+            addresses = [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
+            monkeypatch.setattr(
+                "tidegate_dataplane.event_store.redis_client._list_addresses", lambda *_: addresses
+            )
+
+            assert ping(found, 5) == [b"PONG"]
+
+    @pytest.mark.parametrize("reply", [b"*-1\r\n", b"*0\r\n", b"+OK\r\n", b"*1\r\n$-1\r\n"])
+    def test_an_answer_that_is_no_list_of_all_values_counts_as_none(self, reply: bytes) -> None:
+        with replying([reply], [0.0]) as found:
+            plan = a_click_plan().model_copy(update={"store": found.order})
+            reader = RedisEventReader(plan, found)
+
+            read = reader.read_streams({"clicks": np.array([1])})
+
+            assert read["clicks"].event_counts.tolist() == [0]
+            assert reader.not_current == ("clicks",)
+            assert "did not return 2 values" in reader.last_error
+            reader.close_connection()
+
+
+@contextmanager
+def replying(replies: Sequence[bytes], pauses_s: Sequence[float]) -> Iterator[RedisAccess]:
+    """A server that answers each command of its first connection after its pause."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                for reply, pause_s in zip(replies, pauses_s, strict=True):
+                    connection.recv(1000)
+                    time.sleep(pause_s)
+                    connection.sendall(reply)
+                connection.recv(1000)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        order = RedisStore(address=f"127.0.0.1:{listener.getsockname()[1]}", key_prefix="p", timeout_ms=1_000)
+        yield RedisAccess(order, Path("/nowhere"), allow_loopback=True)
+        thread.join(10)
 
 
 def ping(access: RedisAccess, timeout_s: float = 5) -> list[Reply]:

@@ -1,4 +1,4 @@
-"""A client of Redis with one time limit for everything that a call does: to resolve, connect, send and receive.
+"""A client of Redis with one time limit for everything that a call does: to wait for a connection, send and receive.
 
 Not a client from PyPI: their time limits hold for each read of a socket, so that a server that sends slowly takes many times
 as long, and the server's Python would need one more package. Commands and replies are RESP 2.
@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -23,6 +23,8 @@ PASSWORD: Final = "redis-password"  # noqa: S105 - the name of a key
 CA, CERTIFICATE, PRIVATE_KEY = "ca.crt", "tls.crt", "tls.key"
 MAX_REPLY_BYTES: Final = 1 << 28
 """Size of the replies of one call."""
+CONNECT_S: Final = 5.0
+"""Longest time to connect, which a request does not wait for: with TLS it may take longer than many reads."""
 _BLOCK_BYTES: Final = 1 << 16
 _LINE_END: Final = b"\r\n"
 _REFUSALS: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR", "READONLY", "MOVED", "CROSSSLOT")
@@ -59,16 +61,25 @@ class RedisAccess:
 
 
 class RedisClient:
-    """One connection, opened by the first call and again after a failure. Threads may share it."""
+    """One connection, opened by the first call or before it, and again after a failure. Threads may share it.
+
+    Another thread connects, with a time limit of its own: a call waits for it no longer than for a reply, and what it does not
+    wait for serves a later call.
+    """
 
     def __init__(self, access: RedisAccess) -> None:
         self._access = access
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._buffer = bytearray()
-        self._received = 0
-        self._resolver = ThreadPoolExecutor(1, thread_name_prefix="resolve-redis")
-        self._lookup: Future[Sequence[Address]] | None = None
+        self._connection: _Connection | None = None
+        self._connector = _Connector(access)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="connect-redis")
+        self._opening: Future[_Connection] | None = None
+
+    def start_connecting(self) -> None:
+        """Begin to connect, so that the next call need not wait for it."""
+        with self._lock:
+            if self._connection is None:
+                self._begin_opening()
 
     def call_server(self, commands: Sequence[Command], timeout_s: float) -> list[Reply]:
         """Send commands in one round trip and return the reply of each.
@@ -82,16 +93,16 @@ class RedisClient:
         try:
             return self._call_once_more(commands, deadline_s)
         except ReplyError as error:
-            self._close_socket()  # the replies behind it were not read
+            self._drop_connection()  # the replies behind it were not read
             raise self._translate_reply(str(error)) from error
         except TimeoutError as error:
-            self._close_socket()
+            self._drop_connection()
             raise StoreError(f"{self._access.server_title}: no answer within {timeout_s:g} s") from error
         except (OSError, ValueError) as error:
-            self._close_socket()
+            self._drop_connection()
             raise StoreError(f"{self._access.server_title} cannot be reached: {error}") from error
         except BaseException:
-            self._close_socket()
+            self._drop_connection()
             raise
         finally:
             self._lock.release()
@@ -101,67 +112,107 @@ class RedisClient:
 
         Commands may then run twice, which harms neither reads nor writes that name the one before.
         """
-        if self._socket is not None:
+        self._take_opened()
+        if self._connection is not None:
             try:
-                return self._exchange_commands(commands, deadline_s)
+                return self._connection.exchange_commands(commands, deadline_s)
             except TimeoutError:
                 raise
             except OSError:
-                self._close_socket()
-        self._open_connection(deadline_s)
-        return self._exchange_commands(commands, deadline_s)
+                self._drop_connection()
+        opening = self._begin_opening()
+        wait([opening], _measure_rest(deadline_s))
+        if not opening.done():
+            raise TimeoutError
+        self._opening = None
+        self._connection = opening.result()
+        return self._connection.exchange_commands(commands, deadline_s)
 
     def close_connection(self) -> None:
         """Close the connection; no call may come afterwards."""
         with self._lock:
-            self._close_socket()
-        self._resolver.shutdown(wait=False)
+            self._drop_connection()
+            if self._opening is not None:
+                self._opening.add_done_callback(_close_opened)
+        self._executor.shutdown(wait=False)
 
-    def _close_socket(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket = None
-        self._buffer.clear()
+    def _begin_opening(self) -> "Future[_Connection]":
+        self._opening = self._opening or self._executor.submit(self._connector.open_connection)
+        return self._opening
 
-    def _open_connection(self, deadline_s: float) -> None:
+    def _take_opened(self) -> None:
+        """Use what was opened since the last call; what failed meanwhile is tried again."""
+        if self._opening is not None and self._opening.done():
+            if self._opening.exception() is None:
+                self._connection = self._opening.result()
+            self._opening = None
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close_socket()
+        self._connection = None
+
+    def _translate_reply(self, text: str) -> StoreError:
+        code = text.split(" ", 1)[0]
+        message = f"{self._access.server_title}: {text[:300]}"
+        if code == "OOM":
+            return StoreFullError(f"{message}; raise its maxmemory, or lower ttl or maxEvents of the streams")
+        return StoreRefusedError(message) if code in _REFUSALS else StoreError(message)
+
+
+class _Connector:
+    """Opens connections; not for several threads."""
+
+    def __init__(self, access: RedisAccess) -> None:
+        self._access = access
+        self._tls: tuple[tuple[str, ...], ssl.SSLContext] | None = None
+
+    def open_connection(self) -> "_Connection":
+        """Return a connection whose user is logged in, within CONNECT_S; a lookup of the name may take longer.
+
+        Raises:
+            OSError, StoreRefusedError, ReplyError: there is none.
+        """
         host, port = split_address(self._access.order.address)
-        failure: OSError | None = None
-        for family, address in self._resolve_host(host, port, deadline_s):
-            connection = socket.socket(family, socket.SOCK_STREAM)
+        addresses = self._resolve_host(host, port)
+        deadline_s = time.monotonic() + CONNECT_S
+        failure = OSError("its name has no address")
+        for index, (family, address) in enumerate(addresses):
+            # One that hangs must leave time for the others.
+            share_s = (deadline_s - time.monotonic()) / (len(addresses) - index)
+            connection = _Connection(family)
             try:
-                connection.settimeout(_measure_rest(deadline_s))
-                connection.connect((address, port))
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if self._access.order.tls:
-                    connection = self._make_tls_context().wrap_socket(connection, server_hostname=host)
-                self._socket = connection
-                break
+                self._connect_address(connection, (address, port), host, time.monotonic() + share_s)
             except TimeoutError:
-                connection.close()
-                raise
+                connection.close_socket()
+                failure = OSError(f"{address} was not connected within {share_s:.1f} s")
             except OSError as error:
-                connection.close()
+                connection.close_socket()
                 failure = error
-        if self._socket is None:
-            raise failure or OSError("its name has no address")
+            except BaseException:
+                connection.close_socket()
+                raise
+            else:
+                return connection
+        raise failure
+
+    def _connect_address(
+        self, connection: "_Connection", address: tuple[str, int], host: str, deadline_s: float
+    ) -> None:
+        tls = self._make_tls_context() if self._access.order.tls else None
+        connection.connect_address(address, tls, host, deadline_s)
         if password := self._access.read_value(PASSWORD):
             user = self._access.read_value(USERNAME)
             login = [part.encode() for part in ("AUTH", user, password) if part]
-            self._exchange_commands([login], deadline_s)
+            connection.exchange_commands([login], deadline_s)
         elif self._access.order.secret and not self._access.read_value(CA):
             raise StoreRefusedError(
                 f"{self._access.server_title}: Secret {self._access.order.secret} of the namespace does not exist, or has neither "
                 f"{PASSWORD} nor {CA}"
             )
 
-    def _resolve_host(self, host: str, port: int, deadline_s: float) -> Sequence[Address]:
-        """Return the addresses of the host: a lookup has no time limit of its own, so another thread makes it."""
-        lookup = self._lookup = self._lookup or self._resolver.submit(_list_addresses, host, port)
-        try:
-            addresses = lookup.result(_measure_rest(deadline_s))
-        finally:
-            if lookup.done():
-                self._lookup = None
+    def _resolve_host(self, host: str, port: int) -> Sequence[Address]:
+        addresses = _list_addresses(host, port)
         for _, address in addresses:
             if refusal := explain_refusal(address, allow_loopback=self._access.allow_loopback):
                 raise StoreRefusedError(
@@ -170,25 +221,49 @@ class RedisClient:
         return addresses
 
     def _make_tls_context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        if authority := self._access.read_value(CA):
-            context.load_verify_locations(cadata=authority)
-        if self._access.read_value(CERTIFICATE):
-            folder = self._access.secret_dir
-            context.load_cert_chain(folder / CERTIFICATE, folder / PRIVATE_KEY)
-        return context
+        """Return the context of the Secret's files, the same one until they change."""
+        authority, *own = (self._access.read_value(name) for name in (CA, CERTIFICATE, PRIVATE_KEY))
+        files = (authority, *own)
+        if self._tls is None or self._tls[0] != files:
+            context = ssl.create_default_context()
+            if authority:
+                context.load_verify_locations(cadata=authority)
+            if own[0]:
+                folder = self._access.secret_dir
+                context.load_cert_chain(folder / CERTIFICATE, folder / PRIVATE_KEY)
+            self._tls = files, context
+        return self._tls[1]
 
-    def _exchange_commands(self, commands: Sequence[Command], deadline_s: float) -> list[Reply]:
-        connection = self._get_socket()
-        connection.settimeout(_measure_rest(deadline_s))
-        connection.sendall(b"".join(map(encode_command, commands)))
+
+class _Connection:
+    """A socket, and what was received and not read yet; not for several threads."""
+
+    def __init__(self, family: socket.AddressFamily) -> None:
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._buffer = bytearray()
+        self._received = 0
+
+    def connect_address(
+        self, address: tuple[str, int], tls: ssl.SSLContext | None, host: str, deadline_s: float
+    ) -> None:
+        """Connect, and with `tls` check that the server is `host`."""
+        self._socket.settimeout(_measure_rest(deadline_s))
+        self._socket.connect(address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket.settimeout(_measure_rest(deadline_s))
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
+
+    def close_socket(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+    def exchange_commands(self, commands: Sequence[Command], deadline_s: float) -> list[Reply]:
+        """Send commands and return the reply of each."""
+        self._socket.settimeout(_measure_rest(deadline_s))
+        self._socket.sendall(b"".join(map(encode_command, commands)))
         self._received = 0
         return [self._read_reply(deadline_s) for _ in commands]
-
-    def _get_socket(self) -> socket.socket:
-        if self._socket is None:
-            raise OSError("the connection is closed")
-        return self._socket
 
     def _read_reply(self, deadline_s: float) -> Reply:
         line = self._read_line(deadline_s)
@@ -220,22 +295,14 @@ class RedisClient:
         return content
 
     def _receive_block(self, deadline_s: float) -> None:
-        connection = self._get_socket()
-        connection.settimeout(_measure_rest(deadline_s))
-        block = connection.recv(_BLOCK_BYTES)
+        self._socket.settimeout(_measure_rest(deadline_s))
+        block = self._socket.recv(_BLOCK_BYTES)
         if not block:
             raise OSError("it closed the connection")
         self._received += len(block)
         if self._received > MAX_REPLY_BYTES:
             raise ValueError(f"its replies have more than {MAX_REPLY_BYTES} bytes")
         self._buffer += block
-
-    def _translate_reply(self, text: str) -> StoreError:
-        code = text.split(" ", 1)[0]
-        message = f"{self._access.server_title}: {text[:300]}"
-        if code == "OOM":
-            return StoreFullError(f"{message}; raise its maxmemory, or lower ttl or maxEvents of the streams")
-        return StoreRefusedError(message) if code in _REFUSALS else StoreError(message)
 
 
 def encode_command(command: Command) -> bytes:
@@ -256,7 +323,13 @@ def _list_addresses(host: str, port: int) -> Sequence[Address]:
     return [(family, str(address[0])) for family, _, _, _, address in results]
 
 
+def _close_opened(opening: "Future[_Connection]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close_socket()
+
+
 def _measure_rest(deadline_s: float) -> float:
+    """Return the seconds until then; raises TimeoutError if there are none."""
     rest_s = deadline_s - time.monotonic()
     if rest_s <= 0:
         raise TimeoutError

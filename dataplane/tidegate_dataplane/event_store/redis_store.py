@@ -25,6 +25,7 @@ from tidegate_dataplane.event_store.rows import count_row_bytes, merge_rows
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.writer import (
     OtherWriterError,
+    StoreError,
     StoreFullError,
     StoreRefusedError,
     SweptKeys,
@@ -64,6 +65,10 @@ class RedisEventStore:
         self._last_writes: dict[str, tuple[bytes, StreamState]] = {}
         """By stream: the head and the state that this process has read or written last."""
 
+    def start_connecting(self) -> None:
+        """Begin to connect, so that the next call need not wait for it."""
+        self._client.start_connecting()
+
     def close_connection(self) -> None:
         """Close the connection."""
         self._client.close_connection()
@@ -81,7 +86,7 @@ class RedisEventStore:
         commands = [self._read_command(stream, stream_keys) for stream, stream_keys in keys.items()]
         replies = self._client.call_server(commands, timeout_s)
         return {
-            stream: _select_generation(_parse_values(reply))[1]
+            stream: _select_generation(self._parse_values(reply, 1 + len(keys[stream])))[1]
             for stream, reply in zip(keys, replies, strict=True)
         }
 
@@ -89,7 +94,7 @@ class RedisEventStore:
         """Return how far the stream was read, and write after that.
 
         Raises:
-            StoreError: it cannot be read, or Redis would lose events without a trace.
+            StoreError: it cannot be read or is damaged, or Redis would lose events without a trace.
         """
         info, heads = self._client.call_server(
             [
@@ -99,8 +104,8 @@ class RedisEventStore:
             WRITE_TIMEOUT_S,
         )
         self._check_eviction(info)
-        head, content = _parse_values(heads)
-        state = StreamState.model_validate_json(content) if head and content else StreamState()
+        head, content = self._parse_values(heads, 2)
+        state = self._parse_state(stream, content) if head and content else StreamState()
         self._last_writes[stream] = (head, state)
         return state
 
@@ -123,7 +128,7 @@ class RedisEventStore:
         head = self._take_head(stream, before)
         keys = list(events)
         (reply,) = self._client.call_server([self._read_command(stream, keys)], WRITE_TIMEOUT_S)
-        stored_head, rows = _select_generation(_parse_values(reply))
+        stored_head, rows = _select_generation(self._parse_values(reply, 1 + len(keys)))
         if stored_head != head:
             raise _make_conflict(stream)
         generation = head[:NAME_BYTES] or secrets.token_bytes(NAME_BYTES)
@@ -243,6 +248,24 @@ class RedisEventStore:
     def _make_event_key(self, stream: str, key: bytes) -> bytes:
         return self._make_key(stream, b"events/" + key)
 
+    def _parse_values(self, reply: Reply, count: int) -> list[bytes]:
+        """Return the `count` values of an MGET, empty for absent keys."""
+        if not isinstance(reply, list) or len(reply) != count:
+            raise StoreError(
+                f"{self._access.server_title}: MGET of {count} keys did not return {count} values"
+            )
+        return [value if isinstance(value, bytes) else b"" for value in reply]
+
+    def _parse_state(self, stream: str, content: bytes) -> StreamState:
+        try:
+            return StreamState.model_validate_json(content)
+        except ValidationError as error:
+            name = self._make_key(stream, b"head").decode()
+            raise StoreRefusedError(
+                f"{self._access.server_title}: the state of stream {stream!r} is damaged: delete the key {name}, and the stream is "
+                "read again"
+            ) from error
+
     def _check_eviction(self, info: Reply) -> None:
         policy = _parse_info(info).get("maxmemory_policy", NO_EVICTION)
         if policy != NO_EVICTION:
@@ -255,13 +278,6 @@ def _parse_info(reply: Reply) -> dict[str, str]:
     """Return the fields of an INFO."""
     lines = reply.decode(errors="replace").splitlines() if isinstance(reply, bytes) else ()
     return {name: value for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _parse_values(reply: Reply) -> list[bytes]:
-    """Return the values of an MGET, empty for absent keys."""
-    if not isinstance(reply, list):
-        raise TypeError(f"MGET returned {type(reply).__name__}")
-    return [value if isinstance(value, bytes) else b"" for value in reply]
 
 
 def _select_generation(values: Sequence[bytes]) -> tuple[bytes, list[bytes]]:

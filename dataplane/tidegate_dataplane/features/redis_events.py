@@ -49,6 +49,7 @@ class RedisEventReader:
     ) -> None:
         """`access` is that of the plan's store. The server need not be there."""
         self._store = RedisEventStore(access, plan)
+        self._store.start_connecting()
         self._timeout_s = access.order.timeout_ms / 1000
         self._clock = clock
         entities = {entity.name: entity.type for entity in plan.entities}
@@ -110,6 +111,7 @@ class RedisEventReader:
             except StoreError as error:
                 self.failures, self.last_error = self.failures + 1, str(error)
                 self._retry_at_s = self._clock() + RETRY_S
+                self._store.start_connecting()
             else:
                 self.key_counts[READ] += count
                 return {name: dict(zip(missing[name], rows[name], strict=True)) for name in missing}
