@@ -220,6 +220,30 @@ def test_a_redis_that_does_not_answer_is_named_and_later_has_everything(
         assert reports.describe() == (None, "")
 
 
+def test_a_damaged_state_is_named_and_once_its_key_is_deleted_the_stream_is_read_again(
+    broker: RunningNats, redis: RunningRedis, plan: FeaturePlan, reports: AgentsReports, tmp_path: Path
+) -> None:
+    events = some_clicks(500)
+    publish(broker, events)
+    with an_ingester(tmp_path / "pod", plan) as ingester:
+        ingester.wait_for("all is stored", lambda report: report.stored == 500)
+        ingester.kill()
+        (state,) = (name for name in redis.list_keys() if name.endswith(b"/state"))
+        redis.ask("SET", state, "{")
+        ingester.start()
+        wait_until(
+            lambda: "the state of stream 'clicks' is damaged" in reports.describe()[1],
+            what="the agent names the state",
+            evidence=ingester.logs,
+        )
+        assert reports.describe()[0] is StreamProblem.STREAM_REFUSED
+        head = state.removesuffix(b"state") + b"head"
+        assert f"delete the key {head.decode()}" in reports.describe()[1]
+        redis.ask("DEL", head)
+
+        check_stored(ingester, events)
+
+
 def test_a_report_that_the_ingester_no_longer_replaces_grows_old(
     broker: RunningNats, plan: FeaturePlan, reports: AgentsReports, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from builders.events import USER, Click, clicks
 from builders.waiting import eventually
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.contract import EventStreamReport, StreamProblem
+from tidegate_dataplane.event_store.rows import count_row_bytes
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.store import EventStore
 from tidegate_dataplane.ingester.broker import (
@@ -26,6 +27,7 @@ from tidegate_dataplane.ingester.broker import (
 )
 from tidegate_dataplane.ingester.follower import StreamFollower
 from tidegate_dataplane.ingester.parse import EventParser
+from tidegate_dataplane.ingester.transaction import MAX_TRANSACTION_BYTES, count_messages, divide_messages
 
 Step = ReadMessages | Exception
 
@@ -71,7 +73,8 @@ async def following(
     store: EventStore, broker: ScriptedBroker, earlier: EventStreamReport | None = None
 ) -> Any:
     stream = clicks()
-    follower = StreamFollower(stream, EventParser(stream, USER), broker, store, earlier)
+    state = store.read_state(stream.name)
+    follower = StreamFollower(stream, EventParser(stream, USER), broker, store, state, earlier)
     task = asyncio.create_task(follower.follow_stream())
     try:
         yield follower
@@ -186,3 +189,42 @@ async def test_a_stream_made_anew_replaces_the_events_of_the_old_one(store: Even
 
         assert report.problem is None
         assert store.read_state("clicks").origin == "second"
+
+
+async def test_messages_of_large_histories_are_stored_in_parts_that_each_have_their_position(
+    store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row_bytes = count_row_bytes(clicks().fields)
+    monkeypatch.setattr(
+        "tidegate_dataplane.ingester.transaction.MAX_TRANSACTION_BYTES", 2 * clicks().max_events * row_bytes
+    )
+    parts: list[tuple[int, int]] = []
+    store_events = store.store_events
+
+    def note_part(stream: str, events: Mapping[bytes, Sequence[bytes]], **states: Any) -> None:
+        parts.append((sum(map(len, events.values())), states["after"].positions.get("0", 0)))
+        store_events(stream, events, **states)
+
+    monkeypatch.setattr(store, "store_events", note_part)
+    broker = ScriptedBroker([a_read(1, 2, 3, 4, 5, pending=0, complete_until_s=time.time())])
+    async with following(store, broker) as follower:
+        await until(follower, lambda report: report.stored == 5 and report.caught_up)
+
+    assert parts == [(0, 0), (2, 3), (2, 5), (1, 6)]
+
+
+@pytest.mark.parametrize(("count", "max_messages", "sizes"), [(4, 2, [2, 2]), (3, 9, [3]), (1, 1, [1])])
+def test_parts_have_all_messages(count: int, max_messages: int, sizes: Sequence[int]) -> None:
+    read = a_read(*range(count), pending=7, complete_until_s=3.0)
+    parts = list(divide_messages(read, max_messages))
+
+    assert [len(part.messages) for part in parts] == sizes
+    assert [message for part in parts for message in part.messages] == read.messages
+    assert (parts[-1].next_positions, parts[-1].pending) == (read.next_positions, 7)
+
+
+def test_a_transaction_of_full_histories_of_large_events_is_bounded() -> None:
+    stream = clicks(max_events=4096)
+
+    assert count_messages(stream) * 4096 * count_row_bytes(stream.fields) <= MAX_TRANSACTION_BYTES
+    assert count_messages(clicks(max_events=1 << 30)) == 1

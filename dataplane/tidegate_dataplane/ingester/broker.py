@@ -9,7 +9,7 @@ from tidegate_dataplane.event_store.state import StreamState
 READ_S: Final = 1.0
 """Longest wait of one read for messages."""
 MAX_MESSAGES: Final = 2_000
-"""Most messages of one read, which are stored in one transaction."""
+"""Most messages of one read, which are stored in one transaction, or in several if histories may be large."""
 
 
 class StreamChangedError(Exception):

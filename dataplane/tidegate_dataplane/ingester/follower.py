@@ -17,7 +17,12 @@ from tidegate_dataplane.ingester.broker import (
     StreamRestartedError,
 )
 from tidegate_dataplane.ingester.parse import EventParser
-from tidegate_dataplane.ingester.transaction import EventTransaction, sort_messages
+from tidegate_dataplane.ingester.transaction import (
+    EventTransaction,
+    count_messages,
+    divide_messages,
+    sort_messages,
+)
 
 log = structlog.get_logger()
 
@@ -41,14 +46,16 @@ class StreamFollower:
         parser: EventParser,
         broker: EventBroker,
         store: EventWriter,
+        state: StreamState,
         earlier: EventStreamReport | None,
     ) -> None:
-        """`earlier` is the last report of the process before this one, over the same store."""
+        """`state` and `earlier` are the state and the last report of the process before this one, over the same store."""
         self._stream = stream
         self._parser = parser
         self._broker = broker
         self._store = store
-        self._state = store.read_state(stream.name)
+        self._state = state
+        self._max_messages = count_messages(stream)
         self._caught_up = earlier is not None and earlier.caught_up
         # Without a process before this one there is nothing, and what is older than the ttl is not missing.
         self._current_at_s = time.time() - (earlier.lag_s if earlier is not None else stream.ttl_ms / 1000)
@@ -125,11 +132,12 @@ class StreamFollower:
     async def _store_messages(self, read: ReadMessages) -> None:
         now_s = time.time()
         if read.messages:
-            transaction = await asyncio.to_thread(
-                sort_messages, self._state, read, self._parser, int(now_s * 1000)
-            )
             refused_before = self._state.refused_count
-            await self._commit_transaction(transaction)
+            for part in divide_messages(read, self._max_messages):
+                transaction = await asyncio.to_thread(
+                    sort_messages, self._state, part, self._parser, int(now_s * 1000)
+                )
+                await self._commit_transaction(transaction)
             self._log_refused(refused_before)
         else:
             await asyncio.to_thread(self._store.confirm_state, self._stream.name)

@@ -19,6 +19,7 @@ from tidegate_dataplane.contract import EventStream, EventStreamReport, FeatureP
 from tidegate_dataplane.event_store.redis_client import RedisAccess
 from tidegate_dataplane.event_store.redis_store import RedisEventStore
 from tidegate_dataplane.event_store.report import IngesterReport, read_boot_id
+from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.store import EventStore
 from tidegate_dataplane.event_store.writer import EventWriter, StoreError
 from tidegate_dataplane.ingester.broker import EventBroker
@@ -39,9 +40,9 @@ async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str
     stop = watch_stop_signals()
     plan = _read_plan(settings.config_dir)
     store = _open_store(plan, settings)
-    if (opened := await _read_first_reports(store, plan, stop)) is None:
+    if (opened := await _read_beginning(store, plan, stop)) is None:
         return
-    earlier = {report.source: report for report in opened}
+    states, earlier = opened
     entities = {entity.name: entity for entity in plan.entities}
     followers = [
         StreamFollower(
@@ -49,6 +50,7 @@ async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str
             EventParser(stream, entities[stream.entity]),
             _make_broker(stream, settings, environment),
             store,
+            states[stream.name],
             earlier.get(stream.name),
         )
         for stream in plan.streams
@@ -76,20 +78,33 @@ def _open_store(plan: FeaturePlan, settings: IngesterSettings) -> EventWriter:
     return RedisEventStore(access, plan)
 
 
-async def _read_first_reports(
+async def _read_beginning(
     store: EventWriter, plan: FeaturePlan, stop: asyncio.Event
-) -> Sequence[EventStreamReport] | None:
-    """Return the reports of the process before this one, as soon as the store answers; None once `stop` is set."""
+) -> tuple[Mapping[str, StreamState], Mapping[str, EventStreamReport]] | None:
+    """Return the states and reports of the process before this one, as soon as the store answers; None once `stop` is set."""
     while not stop.is_set():
         try:
-            for stream in plan.streams:
-                await asyncio.to_thread(store.read_state, stream.name)
-            return await asyncio.to_thread(store.read_published)
+            states = {
+                stream.name: await asyncio.to_thread(_read_state, store, stream.name)
+                for stream in plan.streams
+            }
+            reports = await asyncio.to_thread(store.read_published)
+            return states, {report.source: report for report in reports}
         except StoreError as error:
             log.warning("store_fails", error=str(error))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), STORE_PAUSE_S)
     return None
+
+
+def _read_state(store: EventWriter, stream: str) -> StreamState:
+    """Return the state of a stream; if the store refuses it, the stream's follower says so in its reports."""
+    try:
+        return store.read_state(stream)
+    except StoreError as error:
+        if error.refused:
+            return StreamState()
+        raise
 
 
 def _make_broker(

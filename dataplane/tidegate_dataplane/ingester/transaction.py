@@ -1,13 +1,18 @@
 """From the messages of one read to what is written to the store in one transaction. Pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from tidegate_dataplane.contract import RefusedEvent
+from tidegate_dataplane.contract import EventStream, RefusedEvent
+from tidegate_dataplane.event_store.rows import count_row_bytes
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.ingester.broker import ReadMessages
 from tidegate_dataplane.ingester.parse import EventParser
 from tidegate_dataplane.ingester.refusal import EventRefusedError
+
+MAX_TRANSACTION_BYTES: Final = 32 << 20
+"""Size of the rows that one transaction may read and write: those of all keys that it changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +21,21 @@ class EventTransaction:
 
     events: Mapping[bytes, Sequence[bytes]]
     after: StreamState
+
+
+def count_messages(stream: EventStream) -> int:
+    """Return how many messages a transaction may have if each one has a key of its own whose history is full."""
+    return max(MAX_TRANSACTION_BYTES // (stream.max_events * count_row_bytes(stream.fields)), 1)
+
+
+def divide_messages(read: ReadMessages, max_messages: int) -> Iterator[ReadMessages]:
+    """Return parts to store one after the other; the positions of each one are behind its messages."""
+    messages = read.messages
+    for start in range(max_messages, len(messages), max_messages):
+        part = messages[start - max_messages : start]
+        yield ReadMessages(part, {message.partition: message.position + 1 for message in part})
+    last = (len(messages) - 1) // max_messages * max_messages
+    yield replace(read, messages=messages[last:])
 
 
 def sort_messages(
