@@ -465,9 +465,11 @@ class TestTheClient:
                 waiting.setblocking(False)
                 waiting.connect_ex(("127.0.0.2", port))
             addresses = [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
-            monkeypatch.setattr(
-                "tidegate_dataplane.event_store.redis_client._list_addresses", lambda *_: addresses
-            )
+
+            def list_addresses(host: str, port: int) -> Sequence[tuple[socket.AddressFamily, str]]:
+                return addresses
+
+            monkeypatch.setattr("tidegate_dataplane.event_store.redis_client._list_addresses", list_addresses)
 
             assert ping(found, 5) == [b"PONG"]
 

@@ -42,7 +42,8 @@ class RedisEvents(ApiModel):
         ObjectName | None,
         Field(
             description="Secret of the same namespace: redis-password, and redis-username if it is not the default user; ca.crt, "
-            "tls.crt and tls.key for TLS. No other key is read. Mounted in the object's pods. Absent: no credentials."
+            "tls.crt and tls.key for TLS. No other key is read. Mounted in the object's pods. Without tls the password is sent in "
+            "the clear. Absent: no credentials."
         ),
     ] = None
     key_prefix: Annotated[

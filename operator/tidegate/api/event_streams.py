@@ -50,7 +50,7 @@ class ProtobufEncoding(ApiModel):
 
 
 class SourceStream(ApiModel):
-    """A stream of events with the entity's key: JSON objects, or Protobuf messages. Every replica reads all of it."""
+    """A stream of events with the entity's key: JSON or Protobuf. Every replica reads it; with store.redis, one ingester."""
 
     RULES: ClassVar[tuple[ValidationRule, ...]] = (
         exactly_one("nats", "kafka"),
@@ -91,7 +91,7 @@ class SourceStream(ApiModel):
         Annotated[DurationText, duration_between("1s", "8760h")],
         Field(
             description="How long after its time an event is stored, from 1s to 8760h. The broker must keep events as long, "
-            "because a new pod reads them again."
+            "because a new pod reads them again; with store.redis the ingester of a new plan does."
         ),
     ] = "168h"
     max_events: Annotated[
