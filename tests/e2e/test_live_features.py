@@ -20,7 +20,7 @@ from fixtures.installed import PAUSE_S, Space
 from fixtures.installed_stream import a_broker
 from fixtures.nats import Nats
 from tidegate.api.reasons import Reason
-from tidegate.resources.names import FEATURE_COMPUTE_LABEL
+from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INGESTER_LABEL
 from tidegate_localcluster.demo.scoring import GatewayClient
 
 STREAM, SUBJECT = "EVENTS", "events.clicks"
@@ -198,3 +198,42 @@ def test_a_stream_that_does_not_exist_is_named_until_it_does(space: Space) -> No
 
         work.nats.make_stream(STREAM, SUBJECT)
         space.ready("featurecompute/live")
+
+
+def test_a_redis_that_is_away_is_named_and_its_ingester_waits_and_goes_with_the_store(space: Space) -> None:
+    def ingesters() -> Sequence[Mapping[str, Any]]:
+        return space.installed.pods(space.namespace, f"{INGESTER_LABEL}=live")
+
+    with a_broker(space) as (url, work):
+        work.nats.make_stream(STREAM, SUBJECT)
+        _publish(work.nats, [_click(item) for item in range(1, 4)])
+        address = f"redis.{space.namespace}:6379"
+        store = {"redis": {"address": address, "timeout": "50ms"}}
+        space.apply("FeatureCompute", "live", {**_spec(url), "store": store})
+        wait_until(
+            lambda: (
+                space.condition("featurecompute", "live", "Fresh").get("reason") == Reason.STREAM_UNREACHABLE
+            ),
+            "Fresh says that the Redis is away",
+            evidence=lambda: space.status("featurecompute", "live"),
+        )
+        message = space.condition("featurecompute", "live", "Fresh")["message"]
+        assert f"the event store, Redis at {address}" in message
+        space.ready("featurecompute/live")
+        (pod,) = ingesters()
+        uid = pod["metadata"]["uid"]
+        reader = space.installed.processes("tidegate_dataplane.ingester --read", [uid])
+        assert len(reader) == 1
+        asker = _Asker(space)
+        try:
+            assert asker.ask()["shown"] == [0]
+            assert asker.ask()["tidegate_not_current"] == [b"clicks"]
+            assert space.installed.living(reader) == reader
+
+            plan_hash = space.status("featurecompute", "live")["planHash"]
+            space.apply("FeatureCompute", "live", _spec(url))
+            wait_until(lambda: asker.ask()["items"] == [3, 2, 1], "the pods store the events themselves")
+            wait_until(lambda: not ingesters(), "the ingester is gone")
+            assert space.status("featurecompute", "live")["planHash"] == plan_hash
+        finally:
+            asker.close()
