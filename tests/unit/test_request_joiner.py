@@ -378,3 +378,22 @@ class TestExecutionCost:
         cost.record_execution(64, 2.0)
         cost.record_execution(64, 500.0)
         assert cost.estimate_seconds(64) == pytest.approx(2.2)
+
+
+def test_answers_that_are_rounded_otherwise_alone_do_not_end_the_joining() -> None:
+    model = Model()
+
+    def execute_rounded(inputs: Inputs) -> Answer:
+        answer = model.execute(inputs)
+        # As an engine in 16 bits, which has another error for each number of rows.
+        return answer if isinstance(answer, Exception) else [answer[0] * (1 + 0.003 * (len(inputs["x"]) % 3))]
+
+    both = [request(1), request(2, start=9)]
+    rounded = RequestJoiner(execute_rounded, JoinMode.CHECKED, clock=lambda: model.now_s)
+    exact = RequestJoiner(execute_rounded, JoinMode.CHECKED, model.execute, clock=lambda: model.now_s)
+    for joiner in (rounded, exact):
+        for _ in range(CHECK_EVERY + TRIALS):
+            joiner.answer_requests(both)
+    assert rounded.find_limit() is JoinLimit.ALONE
+    assert exact.find_limit() is JoinLimit.ANY_SHAPE
+    assert exact.joined_requests > CHECK_EVERY

@@ -60,13 +60,20 @@ class JoinMode(Enum):
 class RequestJoiner:
     """Joins the requests of one model version; rows are along the first dimension of every input and output.
 
-    `execute` runs the model once.
+    `execute` runs the model once; `execute_exactly` does so where answers are compared, if those of `execute` may be rounded
+    otherwise alone than joined.
     """
 
     def __init__(
-        self, execute: Execute, mode: JoinMode, *, clock: Callable[[], float] = time.perf_counter
+        self,
+        execute: Execute,
+        mode: JoinMode,
+        execute_exactly: Execute | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._execute, self._mode, self._clock = execute, mode, clock
+        self._execute_exactly = execute if execute_exactly is None else execute_exactly
         self._cost = ExecutionCost()
         self._decisions = 0
         self._joins = JoinCheck()
@@ -156,15 +163,16 @@ class RequestJoiner:
             or (checked and check.state is JoinState.TRIED and are_all_equal(requests))
         ):
             return [self._execute_measured(inputs) for inputs in requests]
-        joined = self._execute_joined(group, requests)
+        picked = check.pick_requests(len(requests)) if checked else range(0)
+        execute = self._execute_exactly if picked else self._execute
+        joined = self._execute_joined(group, requests, execute)
         if joined is None:
             # One row that the model refuses must not fail the other requests.
             answers = [self._execute_measured(inputs) for inputs in requests]
             if checked and not any(isinstance(answer, Exception) for answer in answers):
                 check.record_failure()
             return answers
-        picked = check.pick_requests(len(requests)) if checked else range(0)
-        alone = {position: self._execute_measured(requests[position]) for position in picked}
+        alone = {position: self._execute_measured(requests[position], execute) for position in picked}
         if not check.compare_answers([(answer, joined[position]) for position, answer in alone.items()]):
             unpicked = (position for position in range(len(requests)) if position not in alone)
             alone |= {position: self._execute_measured(requests[position]) for position in unpicked}
@@ -177,17 +185,21 @@ class RequestJoiner:
             return self._joins
         return self._paddings.setdefault(group.padded_axes, JoinCheck())
 
-    def _execute_joined(self, group: _Group, requests: Sequence[Inputs]) -> list[Answer] | None:
+    def _execute_joined(
+        self, group: _Group, requests: Sequence[Inputs], execute: Execute
+    ) -> list[Answer] | None:
         """Return the answers of one execution; None if it fails or has no row for each row of the inputs."""
         try:
             inputs = join_inputs(requests, group.shape)
         except MemoryError:
             return None
-        return split_answer(self._execute_measured(inputs), [count_rows(inputs) for inputs in requests])
+        return split_answer(
+            self._execute_measured(inputs, execute), [count_rows(inputs) for inputs in requests]
+        )
 
-    def _execute_measured(self, inputs: Inputs) -> Answer:
+    def _execute_measured(self, inputs: Inputs, execute: Execute | None = None) -> Answer:
         started = self._clock()
-        answer = self._execute(inputs)
+        answer = (execute or self._execute)(inputs)
         self.executions += 1
         if not isinstance(answer, Exception):
             elements = sum(array.size for array in inputs.values())

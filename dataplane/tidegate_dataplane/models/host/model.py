@@ -112,7 +112,7 @@ class TritonPythonModel:
         checked = _read_parameter(config, CHECKED_JOINS_PARAMETER) == "true"
         mode = JoinMode.NONE if not self._batched else JoinMode.CHECKED if checked else JoinMode.TRUSTED
         execute = self._run_session if self._engines is None else self._engines.router.answer_request
-        return RequestJoiner(execute, mode)
+        return RequestJoiner(execute, mode, self._run_session)
 
     def _start_engines(self, args: dict[str, str], config: dict[str, Any], instances: int) -> Any:
         """Return what sends requests to compiled engines; None if none are ordered."""
