@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+from onnx_ir.passes.common import ShapeInferencePass
 
 from builders.engine_models import build_history_model, make_history_request
 from builders.onnx_models import a_model, a_tensor
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
-from tidegate_dataplane.compiler import compile_engine
+from tidegate_dataplane.compiler import compile_engine, engine_jobs, shared_graphs
 from tidegate_dataplane.compiler.compile_engine import (
     ENGINE_FILE,
     BucketLeftOutError,
@@ -26,13 +28,15 @@ from tidegate_dataplane.compiler.compile_engine import (
     compile_bucket_file,
     fix_dimensions,
 )
-from tidegate_dataplane.compiler.engine_jobs import MAX_ATTEMPTS, MAX_BUCKETS, EngineJobs
+from tidegate_dataplane.compiler.engine_jobs import MAX_ATTEMPTS, MAX_BUCKETS, EngineJobs, make_engine_key
 from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob, CompileResult
+from tidegate_dataplane.compiler.lookup_bounds import list_lookup_bounds
 from tidegate_dataplane.contract import EngineMode, EngineOrder, EnginePrecision
 from tidegate_dataplane.engines.bucket_shapes import BucketShape
 from tidegate_dataplane.engines.engine_folder import CompiledBucket, EngineFolder, RunnerNotes
 from tidegate_dataplane.engines.request_guard import RequestGuard
 from tidegate_dataplane.graph_passes.proof import Session
+from tidegate_dataplane.graph_passes.samples import make_edge_requests
 
 Array = NDArray[Any]
 SHAPE: BucketShape = (("history", (16, 20)), ("item", (16,)))
@@ -105,6 +109,61 @@ def test_integers_of_64_bits_are_left_to_onnx_runtime() -> None:
         compile_bucket(an_int64_model("Mul"), (("x", (2, 2)),), FORCED, FP32)
 
 
+def a_lookup_model(nodes: Sequence[onnx.NodeProto], dims: Sequence[str | int] = ("n",)) -> onnx.ModelProto:
+    """Return `x` int64 → the rows of a table of 100,000 entries at `ids`, which `nodes` compute."""
+    table = np.arange(200_000, dtype=np.float32).reshape(100_000, 2)
+    constants = {
+        "table": table,
+        "one": np.array([1], np.int64),
+        "zero": np.array(0, np.int64),
+        "last": np.array(99_999, np.int64),
+    }
+    return a_model(
+        [a_tensor("x", list(dims), TensorProto.INT64)],
+        [a_tensor("y", ["n", 2], TensorProto.FLOAT)],
+        nodes=[*nodes, helper.make_node("Gather", ["table", "ids"], ["y"])],
+        weights=[numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        (helper.make_node("Add", ["x", "one"], ["ids"]), "Add computes ids from the request"),
+        (helper.make_node("CumSum", ["x", "zero"], ["ids"]), "CumSum computes ids from the request"),
+    ],
+)
+def test_ids_that_are_computed_from_the_request_are_left_to_onnx_runtime(
+    node: onnx.NodeProto, text: str
+) -> None:
+    with pytest.raises(BucketLeftOutError, match=text):
+        compile_bucket(a_lookup_model([node]), (("x", (2,)),), FORCED, FP32)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "bounds"),
+    [
+        ([helper.make_node("Cast", ["x"], ["ids"], to=TensorProto.INT32)], (2,), {"x": {"-1": 100_000}}),
+        ([helper.make_node("Clip", ["x", "zero", "last"], ["ids"])], (2,), {}),
+        ([helper.make_node("Gather", ["x", "zero"], ["ids"], axis=1)], (2, 3), {"x": {"0": 100_000}}),
+    ],
+)
+def test_an_engine_takes_only_ids_of_the_table_that_they_are_looked_up_in(
+    nodes: Sequence[onnx.NodeProto], shape: tuple[int, ...], bounds: dict[str, dict[str, int]]
+) -> None:
+    fixed = fix_dimensions(a_lookup_model(nodes, ("n", *shape[1:])), (("x", shape),))
+    inferred = ir.from_proto(fixed)
+    ShapeInferencePass()(inferred)
+    assert list_lookup_bounds(inferred.graph) == bounds
+
+
+def test_samples_have_ids_at_and_beyond_both_ends_of_a_table() -> None:
+    model = ir.from_proto(a_lookup_model([helper.make_node("Identity", ["x"], ["ids"])]))
+    ShapeInferencePass()(model)
+    ids = {int(number) for request in make_edge_requests(model) for number in request["x"].reshape(-1)}
+    assert {-100_001, -100_000, -1, 0, 99_999, 100_000} <= ids
+
+
 @dataclass
 class FixedSession:
     """Answers every request with what the test sets."""
@@ -160,17 +219,26 @@ class FakeProcesses:
     reason: str = ""
     status: int | None = 0
     wrong_candidates: bool = False
+    table_entries: int = 9
     commands: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
 
     def run_module(self, _: CompileJob, module: str, arguments: Sequence[str]) -> int | None:
         assert module == "tidegate_dataplane.compiler.compile_engine"
         self.commands.append(arguments)
-        if arguments[-1].startswith("--candidate"):
-            return 1 if self.wrong_candidates else 0
+        proves = arguments[-1].startswith("--candidate")
+        if proves and self.wrong_candidates:
+            return 1
         if self.status == 0:
             shape = tuple((name, tuple(sizes)) for name, sizes in json.loads(arguments[4]))
             file = "" if self.reason else ENGINE_FILE
-            bucket = CompiledBucket(shape, "OpenVINO", file, reason=self.reason)
+            bucket = CompiledBucket(
+                shape,
+                "OpenVINO",
+                file,
+                reason=self.reason,
+                speedup=0.0 if proves else 1.5,
+                bounds={"x": {"-1": self.table_entries}},
+            )
             EngineFolder(Path(arguments[1])).write_buckets([bucket])
             (Path(arguments[1]) / ENGINE_FILE).write_bytes(arguments[4].encode())
         return self.status
@@ -291,6 +359,34 @@ def test_a_second_pod_of_the_node_compiles_nothing_and_takes_no_damaged_or_wrong
     for blob in (tmp_path / "cache" / "blobs").iterdir():
         blob.write_bytes(b"?" + blob.read_bytes()[1:])
     assert compile_in("fourth") == (1, False)
+
+
+def test_an_engine_of_the_cache_has_the_bounds_of_the_graph_and_not_those_of_its_record(
+    tmp_path: Path,
+) -> None:
+    first = JobFixture(tmp_path / "first", tmp_path / "cache")
+    second = JobFixture(tmp_path / "second", tmp_path / "cache")
+    second.processes.table_entries = 5
+    for fixture in (first, second):
+        fixture.miss(shape_of(1))
+        assert fixture.compile_next()
+    [bucket] = second.engines.read_buckets()
+    assert (bucket.cached, bucket.bounds, bucket.speedup) == (True, {"x": {"-1": 5}}, 1.5)
+
+
+@pytest.mark.parametrize("changed", ["passes", "compiler"])
+def test_other_passes_or_another_compiler_take_no_engine_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    source = tmp_path / "model.onnx"
+    source.write_bytes(b"graph")
+    before = make_engine_key(source, ORDER, SHAPE)
+    assert make_engine_key(source, ORDER, SHAPE) == before
+    if changed == "passes":
+        monkeypatch.setattr(shared_graphs, "LIBRARIES", ("onnx",))
+    else:
+        monkeypatch.setattr(engine_jobs, "_find_openvino", lambda: "another")
+    assert make_engine_key(source, ORDER, SHAPE) != before
 
 
 def test_without_an_order_for_an_engine_nothing_is_compiled(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 `python3 -m tidegate_dataplane.compiler.compile_engine SOURCE OUTPUT ENGINE PRECISION SHAPE` writes `OUTPUT/buckets.json`, and
 `OUTPUT/engine` unless the original graph serves the shape. With `--candidate`, an engine that another pod compiled is compared
-with SOURCE, and nothing is written; exit status 1 says that it differs.
+with SOURCE instead, and not measured; exit status 1 says that it differs.
 """
 
 import argparse
@@ -18,12 +18,13 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from tidegate_dataplane.compiler.lookup_bounds import UnguardedLookupError, list_lookup_bounds
 from tidegate_dataplane.contract import EngineMode, EnginePrecision
 from tidegate_dataplane.engines.bucket_shapes import BucketShape, count_rows
 from tidegate_dataplane.engines.engine_folder import CompiledBucket, EngineFolder
 from tidegate_dataplane.engines.request_guard import ALL_COLUMNS, RequestGuard
 from tidegate_dataplane.graph_passes.proof import GraphRefusedError, Session, measure_error, measure_speedups
-from tidegate_dataplane.graph_passes.samples import Request, find_bounds, make_edge_requests, make_requests
+from tidegate_dataplane.graph_passes.samples import Request, make_edge_requests, make_requests
 
 ENGINE_FILE: Final = "engine"
 TOLERANCES: Final = {EnginePrecision.FP32: 1e-5, EnginePrecision.BF16: 2e-2}
@@ -70,9 +71,9 @@ def compile_bucket_file(arguments: Sequence[str]) -> int:
         )
     except BucketLeftOutError as reason:
         bucket, blob = CompiledBucket(shape, reason=str(reason)), b""
-    if options.candidate is not None:
-        return 1 if bucket.reason else 0
-    if blob:
+    if options.candidate is not None and bucket.reason:
+        return 1
+    if blob and options.candidate is None:
         (options.output / ENGINE_FILE).write_bytes(blob)
     EngineFolder(options.output).write_buckets([bucket])
     return 0
@@ -95,9 +96,11 @@ def compile_bucket(
     operators = {node.op_type for node in inferred.graph} & _INTEGER_OPERATORS
     if operators:
         raise BucketLeftOutError(f"OpenVINO has no integers of 64 bits, which {min(operators)} may need")
-    bounds = _list_bounds(inferred)
     try:
+        bounds = list_lookup_bounds(inferred.graph)
         original = Session(fixed)
+    except UnguardedLookupError as error:
+        raise BucketLeftOutError(str(error)) from error
     except GraphRefusedError as error:
         raise BucketLeftOutError(f"ONNX Runtime does not load the graph with this shape: {error}") from error
     engine, blob = _make_engine(fixed, precision, candidate)
@@ -194,13 +197,6 @@ def _make_engine(
     return EngineSession(engine), blob
 
 
-def _list_bounds(model: ir.Model) -> dict[str, dict[str, int]]:
-    bounds: dict[str, dict[str, int]] = {}
-    for (name, column), size in find_bounds(model.graph).items():
-        bounds.setdefault(name, {})[str(column)] = size
-    return bounds
-
-
 def _make_samples(
     model: ir.Model, shape: BucketShape, bounds: Mapping[str, Mapping[str, int]]
 ) -> Iterator[Request]:
@@ -221,10 +217,10 @@ def _make_wild_requests(
             continue
         limits = np.iinfo(array.dtype)
         for low, high in ((0, 2), (-3, 300), (max(limits.min, -(2**31)), min(limits.max, 2**31))):
-            yield {
-                **request,
-                name: random.integers(max(low, limits.min), high, array.shape).astype(array.dtype),
-            }
+            wild = random.integers(max(low, limits.min), high, array.shape).astype(array.dtype)
+            for column in bounds.get(name, {}):
+                wild[:, int(column)] = array[:, int(column)]
+            yield {**request, name: wild}
 
 
 def _measure_engine(original: Session, engine: Any, request: Request) -> float:

@@ -3,7 +3,6 @@
 import hashlib
 import importlib.metadata
 import json
-import platform
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -17,7 +16,7 @@ import tidegate_dataplane.engines
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
 from tidegate_dataplane.compiler.exchange import SCRATCH_PREFIX, CompileFolder, CompileJob
-from tidegate_dataplane.compiler.shared_graphs import add_cache_file, read_processor
+from tidegate_dataplane.compiler.shared_graphs import add_cache_file, describe_passes
 from tidegate_dataplane.contract import EngineOrder
 from tidegate_dataplane.engines.bucket_shapes import BucketShape
 from tidegate_dataplane.engines.engine_folder import CompiledBucket, EngineFolder, describe_shape
@@ -30,7 +29,6 @@ MAX_TRIED: Final = 64
 """Shapes that are compiled or left out for one version."""
 MAX_FOLDER_BYTES: Final = 2 << 30
 MAX_ATTEMPTS: Final = 2
-LIBRARIES: Final = ("openvino", "onnxruntime", "numpy")
 _MODULE: Final = "tidegate_dataplane.compiler.compile_engine"
 
 RunModule = Callable[[CompileJob, str, Sequence[str]], int | None]
@@ -121,8 +119,11 @@ class EngineJobs:
             return None
         shutil.copyfile(blob, scratch / buckets[0].file)
         candidate = f"--candidate={scratch / buckets[0].file}"
-        if self._run_module(job, _MODULE, [*arguments, candidate]) == 0:
-            return replace(buckets[0], cached=True)
+        status = self._run_module(job, _MODULE, [*arguments, candidate])
+        # What the graph tells is taken from the graph; the record has the measurement alone.
+        proved = EngineFolder(scratch).read_buckets()
+        if status == 0 and len(proved) == 1 and proved[0].file:
+            return replace(proved[0], speedup=buckets[0].speedup, cached=True)
         log.warning("shared_engine_refused", model=job.model, version=job.version, key=key)
         (scratch / buckets[0].file).unlink()
         return None
@@ -143,21 +144,16 @@ class EngineJobs:
 
 def make_engine_key(source: Path, order: EngineOrder, shape: BucketShape) -> str:
     """Return the key of an engine compiled here: another graph, library, processor or shape makes another one."""
-    package = Path(tidegate_dataplane.engines.__file__).parent
-    sources = [
-        hash_file(path)
-        for path in (*sorted(package.glob("*.py")), Path(__file__).with_name("compile_engine.py"))
-    ]
-    versions = [_find_version(library) for library in LIBRARIES]
-    processor = [platform.machine(), read_processor()]
+    package, compiler = Path(tidegate_dataplane.engines.__file__).parent, Path(__file__).parent
+    paths = [*sorted(package.glob("*.py")), compiler / "compile_engine.py", compiler / "lookup_bounds.py"]
     mode = [order.engine.value, order.precision.value]
-    content = [hash_file(source), mode, shape, sources, versions, processor]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    content = [hash_file(source), mode, shape, [hash_file(path) for path in paths], _find_openvino()]
+    return hashlib.sha256(json.dumps([*content, *describe_passes()]).encode()).hexdigest()
 
 
-def _find_version(library: str) -> str:
+def _find_openvino() -> str:
     try:
-        return importlib.metadata.version(library)
+        return importlib.metadata.version("openvino")
     except importlib.metadata.PackageNotFoundError:
         return ""
 

@@ -21,11 +21,16 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 def make_cache_key(digest: str, shared_inputs: Sequence[str] = ()) -> str:
     """Return the key of a graph compiled here: other passes, libraries or processors make and measure another one."""
+    content = [digest, sorted(shared_inputs), *describe_passes()]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def describe_passes() -> list[object]:
+    """Return what a graph that is compiled or compared here depends on, beside its content."""
     passes = Path(tidegate_dataplane.graph_passes.__file__).parent
     sources = [(path.name, hash_file(path)) for path in sorted(passes.glob("*.py"))]
     versions = [importlib.metadata.version(library) for library in LIBRARIES]
-    content = [digest, sorted(shared_inputs), sources, versions, platform.machine(), read_processor()]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return [sources, versions, platform.machine(), read_processor()]
 
 
 class SharedGraphs:

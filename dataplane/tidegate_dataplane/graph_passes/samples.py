@@ -79,7 +79,7 @@ def make_edge_requests(model: ir.Model, seed: int = 1) -> Iterator[Request]:
 
 def _list_edges(entries: Mapping[int, int]) -> Iterator[tuple[int, int]]:
     for column, size in list(entries.items())[:MAX_EDGES]:
-        for number in (-1, -size, size, -size - 1):
+        for number in (0, size - 1, -1, -size, size, -size - 1):
             yield column, number
 
 
