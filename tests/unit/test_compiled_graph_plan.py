@@ -215,6 +215,19 @@ def test_the_status_has_the_shapes_that_come_often_and_what_runs_them() -> None:
     assert planned.requeue_after is not None
 
 
+def test_the_status_has_the_shapes_although_the_passes_failed() -> None:
+    failure = compile_report(CompilePhase.FAILED, message="no memory", engines=ENGINES)
+
+    planned = plan(an_inference(compile={"engine": "Auto"}), failure)
+
+    graph: Any = planned.status["graph"]
+    assert [bucket["shape"] for bucket in graph["buckets"]] == ["x 16x4", "x 1x4", "x 2x4"]
+    assert graph["passes"] == []
+    assert (condition(planned) or NO_CONDITION)[1] == "CompileFailed"
+    without = plan(an_inference(compile={"engine": "Auto"}), compile_report(CompilePhase.FAILED))
+    assert "graph" not in without.status
+
+
 def test_before_a_shape_comes_often_the_condition_says_so() -> None:
     inference = an_inference(compile={"engine": "OpenVINO"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +24,17 @@ from tidegate_dataplane.engines.bucket_shapes import (
     find_padding,
     pad_inputs,
 )
-from tidegate_dataplane.engines.engine_folder import CompiledBucket, EngineFolder, RunnerNotes, describe_shape
+from tidegate_dataplane.engines.engine_folder import (
+    MAX_NOTES_AGE_S,
+    CompiledBucket,
+    EngineFolder,
+    RunnerNotes,
+    describe_shape,
+    find_engine_dir,
+)
 from tidegate_dataplane.engines.engine_loader import NO_OPENVINO, EngineLoader, RunnerFacts
 from tidegate_dataplane.engines.engine_router import (
+    MAX_REPORTED,
     MIN_MISSES,
     EngineChoice,
     EngineRouter,
@@ -33,10 +42,12 @@ from tidegate_dataplane.engines.engine_router import (
     read_choice,
 )
 from tidegate_dataplane.engines.request_guard import RequestGuard
+from tidegate_dataplane.engines.speed_trial import TIMED, TRIAL_EVERY
 from tidegate_dataplane.runner_interface import BUCKETED, ENGINES_LOADED, HIT, MISS, ORIGINAL, PADDED_ROWS
 
 Array = NDArray[Any]
 FREE = {"x": (True, True)}
+NO_ROOM = "the engine may need 0 MiB, and 0 MiB are free beside what the next version needs: raise spec.resources.memory"
 
 
 def row_sums(x: Array) -> Array:
@@ -226,17 +237,47 @@ def test_ids_outside_of_their_table_go_to_the_original() -> None:
     assert not RequestGuard({"x": {"-1": 5}}).accepts_request({"x": np.array([[np.nan]])})
 
 
-def test_a_measured_engine_answers_only_where_it_is_faster() -> None:
+def test_a_measured_engine_that_is_faster_answers_and_is_tried_again_later() -> None:
     model = TimedModel(per_element_s=1.0, engine_s=14.0)
     router = model.make_router(EngineChoice(measured=True))
-    ask(router, model, 1)
     router.add_bucket(model.load_bucket(4, 4))
-    ask(router, model, 4, times=TRIALS + 3)
-    assert ways(router) == (3, 1, TRIALS)
+    ask(router, model, 4, times=TRIALS + 2 * TIMED)
+    assert ways(router) == (TIMED, 0, TRIALS + TIMED), "they take turns"
+    ask(router, model, 4, times=TRIAL_EVERY)
+    checks = TRIAL_EVERY // CHECK_EVERY
+    assert ways(router) == (TIMED + TRIAL_EVERY - checks, 0, TRIALS + TIMED + checks)
     model.engine_s = 40.0
-    before = len(model.engine_runs)
+    ask(router, model, 4, times=2 * TIMED + 2)
+    assert (
+        "no faster than ONNX Runtime where it is used: 0.40x"
+        in dict(router.read_notes().refused)[bucket_of(4, 4)]
+    )
+
+
+@pytest.mark.parametrize(("engine_s", "is_used"), [(15.4, True), (15.7, False), (16.5, False)])
+def test_a_measured_engine_that_gains_too_little_is_used_no_more(engine_s: float, is_used: bool) -> None:
+    model = TimedModel(per_element_s=1.0, engine_s=engine_s)
+    router = model.make_router(EngineChoice(measured=True))
+    router.add_bucket(model.load_bucket(4, 4))
+    ask(router, model, 4, times=TRIALS + 2 * TIMED)
+    runs = len(model.engine_runs)
     ask(router, model, 4, times=50)
-    assert len(model.engine_runs) - before < 10
+    assert (len(model.engine_runs) - runs, not router.read_notes().refused) == (
+        (50, True) if is_used else (0, False)
+    )
+
+
+def test_fewer_rows_than_those_of_a_measured_engine_have_their_own_trial() -> None:
+    model = TimedModel(per_element_s=1.0, engine_s=14.0)
+    router = model.make_router(EngineChoice(measured=True))
+    router.add_bucket(model.load_bucket(4, 4))
+    ask(router, model, 3, times=TRIALS + 2 * TIMED)
+    runs = len(model.engine_runs)
+    ask(router, model, 3, times=50)
+    assert len(model.engine_runs) == runs, "12 elements are cheaper in the original"
+    ask(router, model, 4, times=TRIALS + 2 * TIMED + 50)
+    assert len(model.engine_runs) == runs + TRIALS + TIMED + 50
+    assert router.read_notes().refused == ()
 
 
 def test_one_off_shapes_take_bounded_memory_and_displace_no_frequent_one() -> None:
@@ -247,6 +288,18 @@ def test_one_off_shapes_take_bounded_memory_and_displace_no_frequent_one() -> No
     frequent = missed.list_frequent(MIN_MISSES)
     assert [shape for shape, _ in frequent] == [bucket_of(3, 4)]
     assert len(missed.list_frequent(0)) <= MAX_MISSED
+
+
+def test_more_shapes_than_are_counted_still_come_often_and_are_reported() -> None:
+    model = TimedModel()
+    router = model.make_router()
+    for _ in range(3 * MIN_MISSES):
+        for rows in range(1, MAX_MISSED + 45):
+            router.answer_request(some_request(rows, 1))
+    notes = router.read_notes()
+    assert len(notes.missed) == MAX_REPORTED
+    assert notes.problem == "requests have more than 256 shapes without an engine: set spec.compile.buckets"
+    assert model.make_router().read_notes().problem == ""
 
 
 def test_padding_repeats_the_last_row_and_fills_with_zeros() -> None:
@@ -279,6 +332,55 @@ def test_fixed_dimensions_and_rows_of_a_model_without_any_are_not_rounded() -> N
     shape = (("x", (3, 4)), ("y", (3, 4)))
     assert rounding.round_shape(shape, frozenset()) == (("x", (3, 16)), ("y", (8, 4)))
     assert rounding.round_shape(shape, frozenset({"rows", "length"})) == shape
+
+
+def test_one_row_beside_more_rows_is_not_rounded() -> None:
+    rounding = ShapeRounding(BucketSizes(rows=(8, 16)), {"user": (True, True), "item": (True,)})
+    shared = (("user", (1, 4)), ("item", (3,)))
+    assert rounding.round_shape(shared, frozenset()) == (("user", (1, 4)), ("item", (8,)))
+    one = (("user", (1, 4)), ("item", (1,)))
+    assert rounding.round_shape(one, frozenset()) == (("user", (8, 4)), ("item", (8,)))
+
+
+def test_notes_of_a_runner_that_is_gone_count_no_more(tmp_path: Path) -> None:
+    folder = EngineFolder(tmp_path / "engines")
+    for runner in ("gone", "here"):
+        folder.write_notes(runner, RunnerNotes(((bucket_of(3, 4), 9),), unpadded=(runner,)))
+        path = folder.root / f"runner-{runner}.json"
+        os.utime(path, (0, path.stat().st_mtime - 2 * MAX_NOTES_AGE_S))
+    assert folder.read_notes() == RunnerNotes()
+    folder.touch_notes("here")
+    assert folder.read_notes() == RunnerNotes(((bucket_of(3, 4), 9),), unpadded=("here",))
+
+
+def test_a_runner_touches_its_notes_while_they_stay_the_same(tmp_path: Path) -> None:
+    folder = EngineFolder(tmp_path / "engines")
+    loader = make_loader(folder, TimedModel())
+    loader.exchange_files()
+    path = folder.root / "runner-m_0_0.json"
+    os.utime(path, (0, 0))
+    loader.exchange_files()
+    assert path.stat().st_mtime > 0
+
+
+@pytest.mark.parametrize(
+    ("instances", "version_bytes", "loaded"), [(1, 0, 1), (3, 0, 0), (1, 15, 0), (2, 2, 1)]
+)
+def test_an_engine_leaves_room_for_the_next_version_and_the_other_processes(
+    tmp_path: Path, instances: int, version_bytes: int, loaded: int
+) -> None:
+    folder, model = EngineFolder(tmp_path / "engines"), TimedModel()
+    facts = RunnerFacts("m_0_0", ["y"], 1, lambda: 26, instances, version_bytes)
+    loader = EngineLoader(folder, model.make_router(), lambda _: model, facts)
+    write_engine(folder, b"engine")
+    loader.exchange_files()
+    assert loader.read_counters()[ENGINES_LOADED, ""] == loaded
+    assert folder.read_notes().refused == (() if loaded else ((bucket_of(3, 4), NO_ROOM),))
+
+
+def test_orders_of_other_buckets_have_other_folders(tmp_path: Path) -> None:
+    orders = [("OpenVINO", "FP32", (), ()), ("OpenVINO", "FP32", (8,), ()), ("OpenVINO", "FP32", (), (8,))]
+    assert len({find_engine_dir(tmp_path, *order) for order in orders}) == len(orders)
 
 
 def test_files_between_runner_and_compiler_survive_damage(tmp_path: Path) -> None:
@@ -336,7 +438,7 @@ def test_an_engine_is_loaded_once_and_serves(tmp_path: Path) -> None:
     [
         (b"engine", "00", None, "the file of the engine is damaged"),
         (b"foreign", None, None, "the engine cannot be loaded: another version"),
-        (b"engine", None, 2, "the engine may need 0 MiB, and 0 MiB are free: raise spec.resources.memory"),
+        (b"engine", None, 2, NO_ROOM),
     ],
 )
 def test_an_engine_that_cannot_be_loaded_is_reported(

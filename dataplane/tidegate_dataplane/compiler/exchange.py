@@ -98,7 +98,8 @@ class CompileFolder:
 
     def find_engines(self, digest: str, order: EngineOrder) -> EngineFolder:
         """Return where the engines of a version are exchanged with its runners."""
-        return EngineFolder(find_engine_dir(self._root / digest, order.engine.value, order.precision.value))
+        names = order.engine.value, order.precision.value
+        return EngineFolder(find_engine_dir(self._root / digest, *names, order.rows, order.lengths))
 
     def count_attempts(self, digest: str) -> int:
         """Return how often a compilation of this content has begun."""

@@ -18,6 +18,8 @@ MAX_GROWTH = 2
 """How many times the elements of a request its bucket may have, unless the bucket was listed."""
 MAX_MISSED = 256
 """Shapes that are counted at once; those that came once are dropped first."""
+HALVE_EVERY = 16 * MAX_MISSED
+"""Misses after which those that came seldom make room, so that as many shapes as are counted can come often before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,16 @@ class ShapeRounding:
     def round_shape(self, shape: BucketShape, unpadded: frozenset[str]) -> BucketShape | None:
         """Return the bucket that a request of this shape should have; None beyond the largest sizes."""
         rounded: list[tuple[str, tuple[int, ...]]] = []
+        rows = count_rows(shape)
         for name, sizes in shape:
             free = self._free.get(name, ())
             row: list[int] = []
             for axis, size in enumerate(sizes):
                 kind = LENGTH if axis else ROWS
                 listed = self._sizes.lengths if axis else self._sizes.rows
-                is_fixed = axis >= len(free) or not free[axis] or kind in unpadded
+                # One row beside more is one for all of them.
+                is_shared = axis == 0 and size == 1 < rows
+                is_fixed = axis >= len(free) or not free[axis] or kind in unpadded or is_shared
                 target = size if is_fixed or not listed else _round_up(size, listed)
                 if target is None:
                     return None
@@ -56,16 +61,24 @@ class ShapeRounding:
 
 
 class MissedShapes:
-    """How often buckets were missed, in bounded memory: when it is full, all counts are halved and those of one go."""
+    """How often buckets were missed, in bounded memory: when it is full, all counts are halved now and then, and ones go."""
 
     def __init__(self) -> None:
         self._counts: dict[BucketShape, int] = {}
+        self._since_halved = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether another shape is not counted before there is room."""
+        return len(self._counts) >= MAX_MISSED
 
     def count_miss(self, bucket: BucketShape) -> None:
         """Count one request."""
-        if bucket not in self._counts and len(self._counts) >= MAX_MISSED:
+        self._since_halved += 1
+        if bucket not in self._counts and self.is_full and self._since_halved >= HALVE_EVERY:
             self._counts = {shape: count // 2 for shape, count in self._counts.items() if count > 1}
-        if len(self._counts) < MAX_MISSED or bucket in self._counts:
+            self._since_halved = 0
+        if bucket in self._counts or not self.is_full:
             self._counts[bucket] = self._counts.get(bucket, 0) + 1
 
     def list_frequent(self, min_count: int) -> list[tuple[BucketShape, int]]:

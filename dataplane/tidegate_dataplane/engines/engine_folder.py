@@ -3,8 +3,12 @@
 Every file appears by a rename. Both sides read only so many bytes, and ignore what they cannot read.
 """
 
+import hashlib
 import json
+import os
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,8 @@ from tidegate_dataplane.engines.bucket_shapes import BucketShape
 
 MAX_FILE_BYTES = 8 << 20
 MAX_RUNNERS = 64
+MAX_NOTES_AGE_S = 300.0
+"""Notes that no runner has touched for so long are of one that is gone."""
 INDEX_FILE = "buckets.json"
 
 
@@ -46,7 +52,7 @@ class RunnerNotes:
     unpadded: tuple[str, ...] = ()
     """Kinds of dimensions whose padding changes the answers."""
     problem: str = ""
-    """Why this runner loads no engine at all."""
+    """Why this runner loads no engine, or none for some shapes."""
 
 
 class EngineFolder:
@@ -69,15 +75,19 @@ class EngineFolder:
 
     def write_notes(self, runner: str, notes: RunnerNotes) -> None:
         """Replace what this runner tells the compiler."""
-        _write_json(self.root / f"runner-{runner}.json", asdict(notes))
+        _write_json(self._notes_path(runner), asdict(notes))
+
+    def touch_notes(self, runner: str) -> None:
+        """Show that this runner still tells what it told before."""
+        os.utime(self._notes_path(runner))
 
     def read_notes(self) -> RunnerNotes:
-        """Return what all runners tell, with the sums of their counts."""
+        """Return what all runners tell that are there, with the sums of their counts."""
         missed: dict[BucketShape, int] = {}
         refused: dict[BucketShape, str] = {}
         unpadded: set[str] = set()
         problem = ""
-        for path in sorted(self.root.glob("runner-*.json"))[:MAX_RUNNERS]:
+        for path in self._list_notes():
             content = _read_json(path)
             try:
                 for shape, count in content["missed"]:
@@ -91,10 +101,25 @@ class EngineFolder:
         frequent = sorted(missed.items(), key=lambda entry: -entry[1])
         return RunnerNotes(tuple(frequent), tuple(refused.items()), tuple(sorted(unpadded)), problem)
 
+    def _notes_path(self, runner: str) -> Path:
+        return self.root / f"runner-{runner}.json"
 
-def find_engine_dir(version_dir: Path, engine: str, precision: str) -> Path:
-    """Return the folder of the engines of a version, in that through which its compiled graph came."""
-    return version_dir / f"engines-{engine}-{precision}"
+    def _list_notes(self) -> list[Path]:
+        oldest = time.time() - MAX_NOTES_AGE_S
+        recent: list[Path] = []
+        for path in sorted(self.root.glob("runner-*.json")):
+            with suppress(OSError):
+                if path.stat().st_mtime >= oldest:
+                    recent.append(path)
+        return recent[:MAX_RUNNERS]
+
+
+def find_engine_dir(
+    version_dir: Path, engine: str, precision: str, rows: Sequence[int], lengths: Sequence[int]
+) -> Path:
+    """Return the folder of the engines of a version and an order, in that through which its compiled graph came."""
+    order = json.dumps([engine, precision, list(rows), list(lengths)])
+    return version_dir / f"engines-{hashlib.sha256(order.encode()).hexdigest()[:16]}"
 
 
 def describe_shape(shape: BucketShape) -> str:

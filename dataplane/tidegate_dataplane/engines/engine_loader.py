@@ -46,12 +46,18 @@ NO_COUNTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RunnerFacts:
-    """What the loader has to know of the runner; `free_bytes` returns the memory that is free, None without a limit."""
+    """What the loader has to know of the runner; `free_bytes` returns the memory that is free, None without a limit.
+
+    All `instances` processes of the version load the same engines. `version_bytes` is the memory of all of them without any, which
+    the next version needs while both are loaded.
+    """
 
     name: str
     outputs: Sequence[str]
     threads: int
     free_bytes: Callable[[], int | None]
+    instances: int = 1
+    version_bytes: int = 0
 
 
 class EngineLoader:
@@ -95,7 +101,9 @@ class EngineLoader:
         else:
             notes = RunnerNotes(problem=NO_OPENVINO)
         # The folder of a version that is no longer compiled is gone.
-        if notes != self._written and self._folder.root.parent.is_dir():
+        if notes == self._written:
+            self._folder.touch_notes(self._facts.name)
+        elif self._folder.root.parent.is_dir():
             self._folder.write_notes(self._facts.name, notes)
             self._written = notes
 
@@ -105,14 +113,20 @@ class EngineLoader:
             with suppress(OSError):
                 self.exchange_files()
 
+    def _find_room(self) -> int | None:
+        """Return the bytes that this process may take for an engine; None without a limit."""
+        free = self._facts.free_bytes()
+        return None if free is None else max(free - self._facts.version_bytes, 0) // self._facts.instances
+
     def _load_bucket(self, bucket: CompiledBucket, load_engine: Callable[[bytes], Engine]) -> None:
         path = self._folder.root / bucket.file
         try:
-            free, needed = self._facts.free_bytes(), MEMORY_FACTOR * path.stat().st_size
-            if free is not None and needed > free:
+            room, needed = self._find_room(), MEMORY_FACTOR * path.stat().st_size
+            if room is not None and needed > room:
                 self.router.report_refusal(
                     bucket.shape,
-                    f"the engine may need {needed >> 20} MiB, and {free >> 20} MiB are free: raise spec.resources.memory",
+                    f"the engine may need {needed >> 20} MiB, and {room >> 20} MiB are free beside what the next version needs: "
+                    "raise spec.resources.memory",
                 )
                 return
             blob = path.read_bytes()
@@ -143,7 +157,8 @@ def start_engines(
         return None
     content = json.loads(parameter)
     choice = read_choice(content)
-    folder = EngineFolder(find_engine_dir(Path(root), content["engine"], choice.precision))
+    sizes = choice.sizes.rows, choice.sizes.lengths
+    folder = EngineFolder(find_engine_dir(Path(root), content["engine"], choice.precision, *sizes))
     router = EngineRouter(execute, choice, free_dims)
     loader = EngineLoader(folder, router, _find_engine(facts, choice.precision), facts)
     loader.start_loading()

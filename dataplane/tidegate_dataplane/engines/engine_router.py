@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidegate_dataplane.batching.arrays import Answer, Inputs, OutputScales
-from tidegate_dataplane.batching.execution_cost import ExecutionCost
 from tidegate_dataplane.batching.join_check import JoinCheck
 from tidegate_dataplane.engines.bucket_shapes import (
     LENGTH,
     MAX_GROWTH,
+    MAX_MISSED,
     Array,
     BucketShape,
     BucketSizes,
@@ -24,17 +24,16 @@ from tidegate_dataplane.engines.bucket_shapes import (
     read_shape,
 )
 from tidegate_dataplane.engines.engine_folder import RunnerNotes
+from tidegate_dataplane.engines.speed_trial import SpeedTrial
 from tidegate_dataplane.runner_interface import BUCKETED, HIT, MISS, ORIGINAL, PADDED_ROWS
 
 MIN_MISSES = 8
 """A bucket is compiled once so many requests have missed it: a shape that came once does not come back."""
-EXPLORE_EVERY = 64
-"""Of so many requests that are cheaper without the engine, one runs in it, so that it gets measured again."""
 MAX_REPORTED = 80
 """Missed buckets that the compiler gets to see: as many as it tries, and some more."""
 MAX_REMEMBERED = 1024
+TOO_MANY_SHAPES = f"requests have more than {MAX_MISSED} shapes without an engine: set spec.compile.buckets"
 BF16_TOLERANCES = {"float16": 2e-2, "float32": 2e-2, "float64": 2e-2}
-_WEIGHT = 0.1
 
 
 class Engine(Protocol):
@@ -53,19 +52,13 @@ class Guard(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LoadedBucket:
-    """An engine, and what was measured of it."""
+    """An engine, and the requests that it may get."""
 
     shape: BucketShape
     engine: Engine
     guard: Guard
-    seconds: float | None = None
-
-    def record_seconds(self, seconds: float) -> None:
-        """Take one execution into account."""
-        before = seconds if self.seconds is None else self.seconds
-        self.seconds = before + _WEIGHT * (min(seconds, 2 * before) - before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +100,7 @@ class EngineRouter:
         self._unpadded: frozenset[str] = frozenset()
         self._refused: dict[BucketShape, str] = {}
         self._missed = MissedShapes()
-        self._cost = ExecutionCost()
-        self._dearer = 0
+        self._trials: dict[tuple[BucketShape, BucketShape], SpeedTrial] = {}
         self._counts = dict.fromkeys((HIT, MISS, ORIGINAL), 0)
         self._padded_rows = 0
 
@@ -126,17 +118,36 @@ class EngineRouter:
         route = self._find_route(shape)
         if route is None:
             self._counts[MISS] += 1
-            return self._execute_original(inputs, shape)
-        if not self._is_faster(route.bucket, shape) or not route.bucket.guard.accepts_request(inputs):
+            return self._execute(inputs)
+        trial = self._find_trial(shape, route.bucket) if self._choice.measured else None
+        started = self._clock()
+        if trial is not None and not trial.picks_engine():
             self._counts[ORIGINAL] += 1
-            return self._execute_original(inputs, shape)
-        return self._answer_checked(inputs, shape, route)
+            answer = self._execute(inputs)
+            if not isinstance(answer, Exception):
+                trial.record_original(self._clock() - started)
+        elif route.bucket.guard.accepts_request(inputs):
+            hits = self._counts[HIT]
+            answer = self._answer_checked(inputs, shape, route)
+            if trial is not None and self._counts[HIT] > hits:
+                trial.record_engine(self._clock() - started)
+        else:
+            self._counts[ORIGINAL] += 1
+            return self._execute(inputs)
+        if trial is not None and trial.is_slower and shape == route.bucket.shape in self._buckets:
+            self.refuse_bucket(
+                shape, f"OpenVINO is no faster than ONNX Runtime where it is used: {trial.ratio:.2f}x"
+            )
+        return answer
 
     def read_notes(self) -> RunnerNotes:
         """Return the buckets to compile and those that were refused; may be called on another thread."""
         missed = [entry for entry in self._missed.list_frequent(MIN_MISSES) if entry[0] not in self._buckets]
         return RunnerNotes(
-            tuple(missed[:MAX_REPORTED]), tuple(dict(self._refused).items()), tuple(sorted(self._unpadded))
+            tuple(missed[:MAX_REPORTED]),
+            tuple(dict(self._refused).items()),
+            tuple(sorted(self._unpadded)),
+            TOO_MANY_SHAPES if self._missed.is_full else "",
         )
 
     def report_refusal(self, shape: BucketShape, reason: str) -> None:
@@ -178,26 +189,24 @@ class EngineRouter:
                 routes.append(_Route(bucket, padded))
         return min(routes, key=lambda route: count_elements(route.bucket.shape), default=None)
 
-    def _is_faster(self, bucket: LoadedBucket, shape: BucketShape) -> bool:
-        """Return whether the engine is expected to be faster, or has to be measured again."""
-        if not self._choice.measured or bucket.seconds is None:
-            return True
-        expected = self._cost.estimate_seconds(count_elements(shape))
-        if expected is None or bucket.seconds <= expected:
-            return True
-        self._dearer += 1
-        return self._dearer % EXPLORE_EVERY == 0
+    def _find_trial(self, shape: BucketShape, bucket: LoadedBucket) -> SpeedTrial:
+        key = shape, bucket.shape
+        if key not in self._trials:
+            if len(self._trials) >= MAX_REMEMBERED:
+                self._trials.clear()
+            self._trials[key] = SpeedTrial()
+        return self._trials[key]
 
     def _answer_checked(self, inputs: Inputs, shape: BucketShape, route: _Route) -> Answer:
         check = self._find_check(route)
-        answer = self._execute_engine(inputs, shape, route.bucket)
+        answer = _execute_engine(inputs, shape, route.bucket)
         is_trusted = not isinstance(answer, Exception) and not check.pick_requests(1)
         if is_trusted:
             self._counts[HIT] += 1
             self._padded_rows += count_rows(route.bucket.shape) - count_rows(shape)
             return answer
         self._counts[ORIGINAL] += 1
-        original = self._execute_original(inputs, shape)
+        original = self._execute(inputs)
         if isinstance(answer, Exception):
             if not isinstance(original, Exception):
                 self.refuse_bucket(route.bucket.shape, f"the engine fails: {answer}")
@@ -231,21 +240,13 @@ class EngineRouter:
                 return
         self.refuse_bucket(route.bucket.shape, "the answers of the engine differ from those of the model")
 
-    def _execute_engine(self, inputs: Inputs, shape: BucketShape, bucket: LoadedBucket) -> Answer:
-        started = self._clock()
-        try:
-            outputs = bucket.engine.run_request(pad_inputs(inputs, bucket.shape))
-        except Exception as error:  # noqa: BLE001 - whatever an engine raises, the original graph answers
-            return error
-        bucket.record_seconds(self._clock() - started)
-        return cut_rows(outputs, count_rows(shape), count_rows(bucket.shape))
 
-    def _execute_original(self, inputs: Inputs, shape: BucketShape) -> Answer:
-        started = self._clock()
-        answer = self._execute(inputs)
-        if not isinstance(answer, Exception):
-            self._cost.record_execution(count_elements(shape), self._clock() - started)
-        return answer
+def _execute_engine(inputs: Inputs, shape: BucketShape, bucket: LoadedBucket) -> Answer:
+    try:
+        outputs = bucket.engine.run_request(pad_inputs(inputs, bucket.shape))
+    except Exception as error:  # noqa: BLE001 - whatever an engine raises, the original graph answers
+        return error
+    return cut_rows(outputs, count_rows(shape), count_rows(bucket.shape))
 
 
 def read_choice(content: Mapping[str, Any]) -> EngineChoice:

@@ -48,7 +48,7 @@ class TritonPythonModel:
                 f"NumPy {np.__version__} in the server's environment: needs numpy<2"
             )
         _import_package(args)
-        from tidegate_dataplane.runner_interface import count_instances
+        from tidegate_dataplane.runner_interface import ENGINE_PARAMETER, count_instances
 
         config = json.loads(args["model_config"])
         instances = count_instances(config)
@@ -64,7 +64,7 @@ class TritonPythonModel:
         # Spinning threads would burn the pod's CPU share between requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = Path(args["model_repository"]) / args["model_version"] / "served.onnx"
-        with _limit_memory(instances):
+        with _limit_memory(instances, has_engines=bool(_read_parameter(config, ENGINE_PARAMETER))):
             self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             self._types = {model_input.name: model_input.type for model_input in self._session.get_inputs()}
             self._run_zeros_once(config)
@@ -132,6 +132,8 @@ class TritonPythonModel:
             outputs=self._outputs,
             threads=_count_threads(config, instances),
             free_bytes=lambda: (_read_free_memory() or (None, None))[0],
+            instances=instances,
+            version_bytes=_read_private_bytes() * instances,
         )
         folder = Path(args["model_repository"]) / args["model_version"]
         parameter = _read_parameter(config, ENGINE_PARAMETER)
@@ -320,7 +322,7 @@ def _start_watching(args: dict[str, str], join_limit: str) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _limit_memory(instances: int) -> Generator[None]:
+def _limit_memory(instances: int, *, has_engines: bool) -> Generator[None]:
     """Make allocations fail before the container reaches its memory limit.
 
     At the limit, the kernel would kill Triton, together with the version that serves. The server starts all processes of a
@@ -341,9 +343,10 @@ def _limit_memory(instances: int) -> Generator[None]:
         if not _is_out_of_memory(error):
             raise
         processes = f"with {instances} processes " if instances > 1 else ""
+        engines = ", or remove spec.compile.engine" if has_engines else ""
         raise pb_utils.TritonModelException(
             f"out of memory: {processes}the version needs more than the {free_bytes >> 20} MiB that the other versions leave of the "
-            f"limit of {limit_bytes >> 20} MiB; raise spec.resources.memory, or keep fewer with spec.rollout.keepVersions"
+            f"limit of {limit_bytes >> 20} MiB; raise spec.resources.memory, or keep fewer with spec.rollout.keepVersions{engines}"
         ) from None
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, previous_limits)
@@ -368,8 +371,17 @@ def _read_free_memory() -> tuple[int, int] | None:
 
 def _read_data_bytes() -> int:
     """Return the bytes that count against this process's data limit."""
+    return _read_status("VmData:")
+
+
+def _read_private_bytes() -> int:
+    """Return the bytes of memory that this process shares with no other."""
+    return _read_status("RssAnon:")
+
+
+def _read_status(name: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
 
 
 def _export_memory(model: str, version: str, instances: int) -> Any:
@@ -377,8 +389,6 @@ def _export_memory(model: str, version: str, instances: int) -> Any:
 
     Only private memory counts: files and libraries are shared with the other versions. All processes export the same number.
     """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    private_bytes = next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
     try:
         family = pb_utils.MetricFamily(
             name="tidegate_model_memory_bytes",
@@ -386,7 +396,7 @@ def _export_memory(model: str, version: str, instances: int) -> Any:
             kind=pb_utils.MetricFamily.GAUGE,
         )
         metric = family.Metric(labels={"model": model, "version": version})
-        metric.set(private_bytes * instances)
+        metric.set(_read_private_bytes() * instances)
     except Exception:  # noqa: BLE001 - a server without metrics still serves
         return None
     return family, metric

@@ -26,7 +26,9 @@ def describe_graph(inference: Inference, replicas: Sequence[ObservedReplica]) ->
         return None
     reports = _list_reports(inference, replicas)
     compiled = sum(report.phase is CompilePhase.COMPILED for report in reports)
-    tried = next((report for report in reports if report.passes), None)
+    tried = next((report for report in reports if report.passes), None) or next(
+        (report for report in reports if report.engines is not None and report.engines.buckets), None
+    )
     if tried is None:
         earlier = inference.status.graph
         same = earlier is not None and earlier.version == inference.spec.model.version
