@@ -56,7 +56,7 @@ def _list_sources(graph: ir.Graph, value: ir.Value) -> Iterator[tuple[str, int]]
         return
     block = find_block(value)
     matrix = None if block is None else _strip_casts(block.matrix)
-    if block is not None and matrix in graph.inputs:
+    if block is not None and matrix is not None and matrix in graph.inputs:
         for column in range(block.start, block.stop):
             yield str(matrix.name), column
         return
@@ -79,13 +79,17 @@ def _strip_casts(value: ir.Value) -> ir.Value:
 
 def _depends_on_request(graph: ir.Graph, value: ir.Value) -> bool:
     """Return whether the numbers of a value come from a request, and not from its shape or constants alone."""
-    pending, seen = [value], set[ir.Value]()
+    pending, visited = [value], set[ir.Value]()
     while pending:
         value = pending.pop()
         node = value.producer()
-        if value in seen or read_constant(value) is not None or (node is not None and node.op_type in _SIZES):
+        if (
+            value in visited
+            or read_constant(value) is not None
+            or (node is not None and node.op_type in _SIZES)
+        ):
             continue
-        seen.add(value)
+        visited.add(value)
         if node is None and not value.is_initializer():
             return True
         pending += [operand for operand in (node.inputs if node is not None else ()) if operand is not None]
