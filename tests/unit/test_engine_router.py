@@ -361,6 +361,10 @@ def test_a_runner_touches_its_notes_while_they_stay_the_same(tmp_path: Path) -> 
     os.utime(path, (0, 0))
     loader.exchange_files()
     assert path.stat().st_mtime > 0
+    # As when the agent empties the folder of a version that it orders again.
+    path.unlink()
+    loader.exchange_files()
+    assert path.is_file()
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,13 @@ class EngineFolder:
         """Replace what this runner tells the compiler."""
         _write_json(self._notes_path(runner), asdict(notes))
 
-    def touch_notes(self, runner: str) -> None:
-        """Show that this runner still tells what it told before."""
-        os.utime(self._notes_path(runner))
+    def touch_notes(self, runner: str) -> bool:
+        """Show that this runner still tells what it told before; return False if its notes are gone."""
+        try:
+            os.utime(self._notes_path(runner))
+        except FileNotFoundError:
+            return False
+        return True
 
     def read_notes(self) -> RunnerNotes:
         """Return what all runners tell that are there, with the sums of their counts."""

@@ -101,9 +101,9 @@ class EngineLoader:
         else:
             notes = RunnerNotes(problem=NO_OPENVINO)
         # The folder of a version that is no longer compiled is gone.
-        if notes == self._written:
-            self._folder.touch_notes(self._facts.name)
-        elif self._folder.root.parent.is_dir():
+        if notes == self._written and self._folder.touch_notes(self._facts.name):
+            return
+        if self._folder.root.parent.is_dir():
             self._folder.write_notes(self._facts.name, notes)
             self._written = notes
 
