@@ -14,7 +14,7 @@ The model weighs a history of ids by a network, as DIN does. It is loaded four t
 Prints one JSON document; exits 1 when more or fewer engines were compiled than there are buckets, a first answer takes more than 1.2 of
 `plain` in the median, the p99 of a bucket's requests is more than 1.1 with new shapes, anything is compiled after the restart,
 an answer in 32 bits differs by more than 1e-5 of the largest number, or in 16 bits by more than 2e-2, or `Auto` is
-less than 0.9 as fast as `plain` at any number of rows. The speed-ups of the others are reported and not judged.
+less than 0.97 as fast as `plain` at any number of rows. The speed-ups of the others are reported and not judged.
 """
 
 from __future__ import annotations
@@ -100,9 +100,11 @@ class Arm:
             batched=is_batched(onnx_file),
         )
         shutil.rmtree(self.server.repository / self.name, ignore_errors=True)
-        shutil.rmtree(self.exchange, ignore_errors=True)
         (staging / "cache").symlink_to(self.exchange.parent)
         load_version(self.server, order, facts, staging)
+        # The runner before has then told its last misses, which are not those of a new pod.
+        time.sleep(EXPORT_S)
+        shutil.rmtree(self.exchange, ignore_errors=True)
         folder = CompileFolder(self.exchange)
         source = self.server.repository / self.name / "1" / "model.onnx"
         folder.write_result("bench", CompileResult())
@@ -247,9 +249,12 @@ def measure_speedups(arms: Mapping[str, Arm], requests: int) -> dict[str, dict[s
     ratios: dict[str, dict[str, float]] = {name: {} for name in arms if name != "plain"}
     for rows in ROWS:
         times: dict[str, list[float]] = {name: [] for name in arms}
+        names = list(arms)
         for number in range(requests):
-            for name, arm in arms.items():
-                times[name].append(arm.send_request(rows, LENGTH, number))
+            # Each comes after each other alike: instructions of 16 bits change the processor's clock for what follows.
+            order = names[number % len(names) :] + names[: number % len(names)]
+            for name in order if number // len(names) % 2 else reversed(order):
+                times[name].append(arms[name].send_request(rows, LENGTH, number))
         for name, by_rows in ratios.items():
             by_rows[str(rows)] = round(statistics.median(times["plain"]) / statistics.median(times[name]), 3)
     return ratios
@@ -291,7 +296,7 @@ def list_problems(figures: Mapping[str, Any]) -> Sequence[str]:
         "engines compiled": all(count == figures["buckets"] for count in figures["compiled"].values()),
         "time of first answers": figures["first_answers"]["time_ratio"] <= 1.2,
         "p99 in a bucket": figures["in_bucket"]["p99_ratio"] <= 1.1,
-        "speed of auto": min(figures["speedups"]["auto"].values()) >= 0.9,
+        "speed of auto": min(figures["speedups"]["auto"].values()) >= 0.97,
         "compiled after a restart": figures["restart"]["compiled"] == 0,
         **{f"answers of {name}": figures["max_error"][name] <= bound for name, bound in TOLERANCES.items()},
     }
