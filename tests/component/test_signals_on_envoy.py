@@ -132,7 +132,7 @@ async def test_requests_that_are_priced_out_are_demand_and_refused(
     source = asking(prometheus, gateway, access)
     looking = Looking(of(gateway.envoy), accesses=(access,))
     assert await outcome(client) == "v1"
-    gateway.control_plane.shares.publish_shares({"access/ads/ctr/default": 0.0})
+    renewal = asyncio.create_task(gateway.renew_shares({"access/ads/ctr/default": 0.0}))
 
     async def refusing() -> bool:
         return await outcome(client) == "RESOURCE_EXHAUSTED"
@@ -140,8 +140,8 @@ async def test_requests_that_are_priced_out_are_demand_and_refused(
     await eventually(refusing, "the gateway refuses")
     await until("Prometheus knows it", source, lambda look: counted(look, CTR) >= 0)
     await looking.scrape_signals()
-    gateway.control_plane.shares.publish_shares({"access/ads/ctr/default": 0.0})
     assert await outcomes(client, 40) == Counter({"RESOURCE_EXHAUSTED": 40})
+    renewal.cancel()
 
     look = await looking.scrape_signals()
     assert (offered(look, CTR), look.by_key[CTR].refused_per_s) == (40.0, 40.0)

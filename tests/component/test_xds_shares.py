@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import grpc.aio
@@ -51,13 +50,6 @@ async def count_outcomes(
     return outcomes
 
 
-async def publish_until_stopped(gateway: Gateway, shares: Mapping[str, float]) -> None:
-    """Renew the shares as a planner would, until cancelled."""
-    while True:
-        gateway.control_plane.shares.publish_shares(shares)
-        await asyncio.sleep(SHARES_TTL_S / 4)
-
-
 async def wait_for_share(gateway: Gateway, numerator: int) -> None:
     """Wait until Envoy has a share of so many millionths for the route `rest`."""
 
@@ -73,7 +65,7 @@ async def test_gateways_admit_the_share_of_the_low_value_and_all_of_the_high(gat
     model = await gateway.upstream("v1")
     client = await gateway.start(priced(), backend_of("ctr", model))
     assert await count_outcomes(client, 100) == Counter({"v1": 100})
-    renewal = asyncio.create_task(publish_until_stopped(gateway, {REST_ROUTE: 0.3, GOLD_ROUTE: 1.0}))
+    renewal = asyncio.create_task(gateway.renew_shares({REST_ROUTE: 0.3, GOLD_ROUTE: 1.0}))
     await wait_for_share(gateway, 300_000)
     before = model.inferences
     rest = await count_outcomes(client, 1000)
@@ -98,7 +90,7 @@ async def test_a_share_beyond_the_admitted_one_goes_to_the_fallback(gateway: Gat
     client = await gateway.start(with_fallback(), backend_of("ctr", model), backend_of("small", small))
     assert await count_outcomes(client, 100) == Counter({"v1": 100})
     shares = {REST_ROUTE: 0.3, f"{REST_ROUTE}/reduced": 0.7}
-    renewal = asyncio.create_task(publish_until_stopped(gateway, shares))
+    renewal = asyncio.create_task(gateway.renew_shares(shares))
     await wait_for_share(gateway, 300_000)
     outcomes = await count_outcomes(client, 1000)
     # Four standard deviations: 58 for p = 0.3, and 62 for 0.4.
@@ -117,7 +109,7 @@ async def test_a_share_beyond_the_admitted_one_goes_to_the_fallback(gateway: Gat
 async def test_a_fallback_without_a_value_gets_nothing_that_was_not_admitted(gateway: Gateway) -> None:
     model, small = await gateway.upstream("v1"), await gateway.upstream("small")
     client = await gateway.start(with_fallback(None), backend_of("ctr", model), backend_of("small", small))
-    renewal = asyncio.create_task(publish_until_stopped(gateway, {REST_ROUTE: 0.0}))
+    renewal = asyncio.create_task(gateway.renew_shares({REST_ROUTE: 0.0}))
     await wait_for_share(gateway, 0)
     assert await count_outcomes(client, 100) == Counter({REFUSED: 100})
     renewal.cancel()
@@ -126,7 +118,7 @@ async def test_a_fallback_without_a_value_gets_nothing_that_was_not_admitted(gat
 async def test_rest_is_refused_with_503_and_retry_after(gateway: Gateway) -> None:
     model = await gateway.upstream("v1")
     client = await gateway.start(priced(), backend_of("ctr", model))
-    renewal = asyncio.create_task(publish_until_stopped(gateway, {REST_ROUTE: 0.0}))
+    renewal = asyncio.create_task(gateway.renew_shares({REST_ROUTE: 0.0}))
     await wait_for_share(gateway, 0)
     status, body, headers = await client.rest("POST", INFER, headers=dict(CTR))
     assert (status, body, headers["Retry-After"]) == (503, prices.REFUSED_BODY, "1")
