@@ -35,6 +35,7 @@ class PipelineRunner:
         self._parts = {part.name: part for part in plan.parts}
         self._features = CallWorker(plan.gateway, plan.features, clock) if plan.features is not None else None
         self._workers = {part.name: CallWorker(plan.gateway, part.call, clock) for part in plan.parts}
+        self._part_names = {worker: name for name, worker in self._workers.items()}
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """The number of requests by part and outcome: answered, or the kind of failure."""
         self.best_rows: Counter[tuple[str, str]] = Counter()
@@ -104,10 +105,9 @@ class PipelineRunner:
     def _call_models(self, batch: RequestBatch, fewest: Sequence[bool], latest_s: float) -> list[Outcome]:
         """Return the merged answers of all models to each request, or its error."""
         stages = ModelStages(self._plan.parts, batch, fewest)
-        names = {worker: name for name, worker in self._workers.items()}
 
         def find_next(worker: CallWorker) -> Sequence[CallJob]:
-            name = names[worker]
+            name = self._part_names[worker]
             self._count_outcomes(name, worker.outcomes)
             return [(self._workers[part], rows) for part, rows in stages.add_outcomes(name, worker.outcomes)]
 

@@ -3,8 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from tidegate_dataplane.contract import CandidateCut, PipelinePart
 from tidegate_dataplane.pipeline.candidates import Selection, fill_output, select_candidates
 from tidegate_dataplane.pipeline.failures import CallError
@@ -34,12 +32,14 @@ class ModelStages:
 
     def add_outcomes(self, name: str, outcomes: Sequence[Outcome]) -> Sequence[PartCall]:
         """Add the outcomes of a call, for the requests of its batch; return the calls that follow."""
-        selections = self._selections.get(name)
-        positions = range(len(self._batch)) if selections is None else selections
-        self._outcomes[name] = {
-            position: self._spread_outcome(name, position, outcome)
-            for position, outcome in zip(positions, outcomes, strict=True)
-        }
+        part, selections = self._parts[name], self._selections.get(name)
+        if part.cut is None or selections is None:
+            self._outcomes[name] = dict(enumerate(outcomes))
+        else:
+            self._outcomes[name] = {
+                position: self._spread_outcome(part, part.cut, position, outcome)
+                for position, outcome in zip(selections, outcomes, strict=True)
+            }
         return list(self._follow_part(name))
 
     def get_outcomes(self, position: int) -> Mapping[str, Outcome]:
@@ -77,15 +77,16 @@ class ModelStages:
                 rows = self._batch.rows[position]
                 yield position, fill_output(output, selecting.default, rows)
 
-    def _spread_outcome(self, name: str, position: int, outcome: Outcome) -> Outcome:
-        """Return the outcome for all rows of the request."""
-        part, selections = self._parts[name], self._selections.get(name)
-        if part.cut is None or selections is None or isinstance(outcome, CallError):
+    def _spread_outcome(
+        self, part: PipelinePart, cut: CandidateCut, position: int, outcome: Outcome
+    ) -> Outcome:
+        """Return the outcome of the candidates for all rows of the request."""
+        if isinstance(outcome, CallError):
             return outcome
         (output,) = part.call.outputs
-        answer, selection = outcome[output.name], selections[position]
-        if not self._fewest[position] and answer.dtype != np.dtype(object):
-            includes_best = selection.keeps_best(answer, part.cut.min_rows)
+        answer, selection = outcome[output.name], self._selections[part.name][position]
+        if not self._fewest[position]:
+            includes_best = selection.keeps_best(answer, cut.min_rows)
             if includes_best is not None:
-                self.best_rows[name, "yes" if includes_best else "no"] += 1
-        return {output.name: selection.spread_answer(answer, output, part.cut.filler)}
+                self.best_rows[part.name, "yes" if includes_best else "no"] += 1
+        return {output.name: selection.spread_answer(answer, output, cut.filler)}
