@@ -4,8 +4,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from tidegate.api.compilation import CompileBuckets
 from tidegate.api.durations import parse_duration
-from tidegate.api.inference import CompileBuckets, DynamicBatchingMode, Inference, RolloutMode
+from tidegate.api.inference import DynamicBatchingMode, Inference, RolloutMode
 from tidegate.api.quantities import canonicalize_quantity
 from tidegate.resources.artefact import find_volume_claims, is_fetched, reads_host
 from tidegate.resources.digest import hash_json
@@ -38,7 +39,6 @@ from tidegate_dataplane.contract import (
     DesiredState,
     EngineMode,
     EngineOrder,
-    EnginePrecision,
     ModelFormat,
     OwnerKind,
 )
@@ -92,7 +92,7 @@ def _make_engine_order(inference: Inference, slices: SliceResources | None) -> E
     buckets = spec.compile.buckets or CompileBuckets()
     return EngineOrder(
         engine=EngineMode(spec.compile.engine.value),
-        precision=EnginePrecision(spec.compile.precision.value),
+        precision=spec.compile.precision,
         rows=buckets.rows or (),
         lengths=buckets.lengths or (),
     )

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from tidegate.api.inference import CompiledGraph, EngineBucket, GraphPassStatus, GraphSpeedup, Inference
+from tidegate.api.compilation import CompiledGraph, EngineBucket, GraphPassStatus, GraphSpeedup
+from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.inference.swap_failures import ObservedReplica
