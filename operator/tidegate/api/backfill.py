@@ -14,8 +14,10 @@ from tidegate.api.batch import (
     BatchInput,
     BatchOutput,
     ColumnName,
+    RefusedRowsLimit,
+    RunDeadline,
 )
-from tidegate.api.fields import DurationText, ObjectName, duration_between
+from tidegate.api.fields import ObjectName
 from tidegate.api.meta import ApiModel
 from tidegate.api.schema import ListMap, ValidationRule
 
@@ -77,17 +79,14 @@ class BackfillSpec(ApiModel):
         ),
     ] = ""
     max_refused_rows: Annotated[
-        int,
+        RefusedRowsLimit,
         Field(
-            strict=True,
-            ge=0,
-            le=1_000_000_000,
             description="Rows of one shard that may have a null in place of a key, a time or a field. They are in the run's folder "
             "_refused, with the reason; one more fails the shard.",
         ),
     ] = 0
     deadline: Annotated[
-        Annotated[DurationText, duration_between("1m", "720h")] | None,
+        RunDeadline | None,
         Field(
             description="Longest duration of the run, pauses included, from 1m to 720h: after it the pods are deleted and the run "
             "has failed. Absent: none."

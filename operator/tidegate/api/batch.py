@@ -27,6 +27,9 @@ ColumnName = Annotated[
     ValidationRules(must_match(r"[^\x00-\x1f\x7f]+", "must have no control characters")),
 ]
 
+RefusedRowsLimit = Annotated[int, Field(strict=True, ge=0, le=1_000_000_000)]
+RunDeadline = Annotated[DurationText, duration_between("1m", "720h")]
+
 
 class BatchColumn(ApiModel):
     """An input of the model, or of the FeatureCompute, that is read from a column with another name."""
@@ -161,17 +164,14 @@ class BatchSpec(ApiModel):
         ),
     ] = ""
     max_refused_rows: Annotated[
-        int,
+        RefusedRowsLimit,
         Field(
-            strict=True,
-            ge=0,
-            le=1_000_000_000,
             description="Rows of one shard that the model may refuse, or that have a null or a list of the wrong length. They "
             "are in the run's folder _refused, with the reason; one more fails the shard.",
         ),
     ] = 0
     deadline: Annotated[
-        Annotated[DurationText, duration_between("1m", "720h")] | None,
+        RunDeadline | None,
         Field(
             description="Longest duration of the run, pauses included, from 1m to 720h: after it the pods are deleted and the run "
             "has failed. With spec.scaling, the value of a run that is behind schedule rises, up to ten times. "

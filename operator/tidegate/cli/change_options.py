@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 Pairs = list[str] | None
+
+Floors = Annotated[Pairs, typer.Option("--floor", help="Least slices of a tier, like offline=4.")]
+Ceilings = Annotated[Pairs, typer.Option("--ceiling", help="Most slices of a tier.")]
+LeastReplicas = Annotated[
+    Pairs, typer.Option("--min", help="Least replicas of an Inference, like ads/ctr=2.")
+]
+MostReplicas = Annotated[Pairs, typer.Option("--max", help="Most replicas of an Inference.")]
+RequestValues = Annotated[Pairs, typer.Option("--value", help="Value of a request to an Inference.")]
 
 
 def parse_changes(

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.change_options import Pairs, parse_changes
+from tidegate.cli.change_options import (
+    Ceilings,
+    Floors,
+    LeastReplicas,
+    MostReplicas,
+    Pairs,
+    RequestValues,
+    parse_changes,
+)
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
@@ -53,13 +61,11 @@ def plan(
     slices: Annotated[
         int | None, typer.Option("--slices", min=0, help="Number of healthy slices of the pool.")
     ] = None,
-    floor: Annotated[Pairs, typer.Option("--floor", help="Least slices of a tier, like offline=4.")] = None,
-    ceiling: Annotated[Pairs, typer.Option("--ceiling", help="Most slices of a tier.")] = None,
-    min_replicas: Annotated[
-        Pairs, typer.Option("--min", help="Least replicas of an Inference, like ads/ctr=2.")
-    ] = None,
-    max_replicas: Annotated[Pairs, typer.Option("--max", help="Most replicas of an Inference.")] = None,
-    value: Annotated[Pairs, typer.Option("--value", help="Value of a request to an Inference.")] = None,
+    floor: Floors = None,
+    ceiling: Ceilings = None,
+    min_replicas: LeastReplicas = None,
+    max_replicas: MostReplicas = None,
+    value: RequestValues = None,
     without_budget: Annotated[
         bool, typer.Option("--without-budget", help="Ignore the budget of moves and holds of the pool.")
     ] = False,

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.change_options import Pairs, parse_changes, parse_pairs
+from tidegate.cli.change_options import (
+    Ceilings,
+    Floors,
+    LeastReplicas,
+    MostReplicas,
+    Pairs,
+    RequestValues,
+    parse_changes,
+    parse_pairs,
+)
 from tidegate.cli.duration_option import parse_duration_option
 from tidegate.cli.options import ExitStatus, Output, OutputFormat, exit_with_error, print_report, run_or_exit
 from tidegate.errors import PermanentError
@@ -88,13 +97,11 @@ def simulate_trace(
         ),
     ] = None,
     factor: Annotated[float, typer.Option("--factor", min=0, help="Factor for all demand.")] = 1.0,
-    floor: Annotated[Pairs, typer.Option("--floor", help="Least slices of a tier, like offline=4.")] = None,
-    ceiling: Annotated[Pairs, typer.Option("--ceiling", help="Most slices of a tier.")] = None,
-    min_replicas: Annotated[
-        Pairs, typer.Option("--min", help="Least replicas of an Inference, like ads/ctr=2.")
-    ] = None,
-    max_replicas: Annotated[Pairs, typer.Option("--max", help="Most replicas of an Inference.")] = None,
-    value: Annotated[Pairs, typer.Option("--value", help="Value of a request to an Inference.")] = None,
+    floor: Floors = None,
+    ceiling: Ceilings = None,
+    min_replicas: LeastReplicas = None,
+    max_replicas: MostReplicas = None,
+    value: RequestValues = None,
     dwell: Annotated[
         str | None, typer.Option("--dwell", help="Another spec.policy.dwell of the pool, like 10m.")
     ] = None,
