@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from builders.nearline import nearline_spec
 from builders.slow_models import SlowModel
 from builders.waiting import wait_until
+from fixtures.claim_reader import make_claim, make_reader
 from fixtures.installed import Space
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, Worked, a_message
 from tidegate.planning.pods import is_ready
@@ -31,6 +32,7 @@ from tidegate_localcluster.node import node_name
 
 POOL: Final = "bench-day"
 LABEL: Final = "bench/day"
+RESULTS_CLAIM: Final = "scores"
 SLICES: Final = 7
 SLICE_CPU_M: Final = 150
 REALTIME_S: Final = 0.1
@@ -123,34 +125,8 @@ def read_slices(space: Space) -> Mapping[str, int]:
 
 def _make_ballast(space: Space, slices: int) -> Mapping[str, Any]:
     """Return a pod that occupies so many slices, and reads the results of the batch for us."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "reader"},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "securityContext": {"fsGroup": 65532},
-            "containers": [
-                {
-                    "name": "reader",
-                    "image": space.installed.site.values["images.dataplane"],
-                    "imagePullPolicy": "Never",
-                    "command": ["python3", "-c", "import time; time.sleep(3600)"],
-                    "resources": {"requests": {"cpu": f"{slices * SLICE_CPU_M}m"}},
-                    "volumeMounts": [{"name": "scores", "mountPath": "/mnt/pvc/scores", "readOnly": True}],
-                }
-            ],
-            "volumes": [{"name": "scores", "persistentVolumeClaim": {"claimName": "scores"}}],
-        },
-    }
-
-
-CLAIM: Final = {
-    "apiVersion": "v1",
-    "kind": "PersistentVolumeClaim",
-    "metadata": {"name": "scores"},
-    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-}
+    cpu = {"requests": {"cpu": f"{slices * SLICE_CPU_M}m"}}
+    return make_reader(space.installed.site.values["images.dataplane"], RESULTS_CLAIM, resources=cpu)
 
 
 def publish_models(space: Space) -> None:
@@ -163,7 +139,7 @@ def publish_models(space: Space) -> None:
     ids = pa.array(range(ROWS), pa.int64())
     table = pa.table({"user_id": ids, "x": pa.array(np.ones(ROWS, np.float32))})
     pq.write_table(table, folder / "users.parquet", row_group_size=3_200)
-    space.kubectl.apply(json.dumps(CLAIM), space.namespace)
+    space.kubectl.apply(json.dumps(make_claim(RESULTS_CLAIM)), space.namespace)
 
 
 def make_specs(
@@ -182,7 +158,7 @@ def make_specs(
     )
     batch = {
         "input": {"uri": space.uri("table")},
-        "output": {"uri": "pvc://scores/out", "keep": ["user_id"], "rowsPerFile": ROWS_PER_FILE},
+        "output": {"uri": f"pvc://{RESULTS_CLAIM}/out", "keep": ["user_id"], "rowsPerFile": ROWS_PER_FILE},
         "shards": SHARDS,
     }
     return {

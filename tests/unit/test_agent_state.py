@@ -34,6 +34,7 @@ from tidegate_dataplane.contract import (
     DesiredState,
     EventStreamReport,
     FailureReason,
+    FeaturePlan,
     ModelFormat,
     OwnerKind,
     RedisStore,
@@ -59,6 +60,17 @@ def facts(version: int = 1, **changes: Any) -> ArtefactFacts:
         "batched": True,
     }
     return ArtefactFacts.model_validate({**fields, **changes})
+
+
+def features_facts(plan: FeaturePlan) -> ArtefactFacts:
+    """What is stored of a plan without artefacts of its own."""
+    return facts(
+        uri="",
+        format=ModelFormat.FEATURES,
+        plan_hash=plan.compute_digest(),
+        inputs=plan.inputs,
+        outputs=plan.outputs,
+    )
 
 
 def order(version: int = 1, **changes: Any) -> DesiredState:
@@ -493,13 +505,7 @@ def test_features_over_events_are_loaded_once_their_streams_are_read(
 ) -> None:
     plan = a_click_plan()
     wanted = order(kind=OwnerKind.FEATURE_COMPUTE, format=ModelFormat.FEATURES, uri="", plan=plan)
-    stored = facts(
-        uri="",
-        format=ModelFormat.FEATURES,
-        plan_hash=plan.compute_digest(),
-        inputs=plan.inputs,
-        outputs=plan.outputs,
-    )
+    stored = features_facts(plan)
     observed = replace(world(stored), events=reports)
 
     step = next_step(wanted, observed, memory(wanted if has_served else None))
@@ -515,13 +521,7 @@ def test_with_a_redis_the_streams_that_could_not_be_read_are_an_output() -> None
     store = RedisStore(address="redis.ads:6379", key_prefix="ads/f", timeout_ms=50)
     plan = a_click_plan().model_copy(update={"store": store})
     wanted = order(kind=OwnerKind.FEATURE_COMPUTE, format=ModelFormat.FEATURES, uri="", plan=plan)
-    stored = facts(
-        uri="",
-        format=ModelFormat.FEATURES,
-        plan_hash=plan.compute_digest(),
-        inputs=plan.inputs,
-        outputs=plan.outputs,
-    )
+    stored = features_facts(plan)
 
     step = next_step(wanted, replace(world(stored), events=(CLICKS,)), memory(None))
 
