@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="also what only slow tests start")
     options = parser.parse_args()
     try:
-        find_supplies(default_home(), cluster.OPTIONS, None, say)
+        find_supplies(default_home(), cluster.OPTIONS, None, say, programs=["helm"])
     except LocalClusterError as error:
         say(f"without a local cluster: {error}", file=sys.stderr)
     for name in ("helm", "promtool", "redis-server"):

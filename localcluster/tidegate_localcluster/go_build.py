@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import math
 import os
 import platform
 import re
@@ -9,7 +10,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate_localcluster.errors import BinaryUnavailableError
@@ -18,6 +21,7 @@ from tidegate_localcluster.progress import Progress, run_with_progress
 from tidegate_localcluster.versions import GO_MOD, GO_SUM, GO_WHEEL, SOURCE, linker_flags, read_go_language
 
 MAX_LISTED_PROGRAMS = 3
+MIN_ESTIMATED_PACKAGES = 100
 BUILD_REASON = "with Go from go.mod, once; all of them from nothing take up to 8 minutes on 2 cores"
 # `go build` names what it builds after the last part of the import path, without a major version.
 _OUTPUT_NAMES: Mapping[str, str] = {"go.etcd.io/etcd/server/v3": "server"}
@@ -56,16 +60,29 @@ class GoBuild:
         # Computed before the build, since go.mod may change while it runs.
         targets = {package: self.program_path(program) for package, program in by_package.items()}
         self._cache.mkdir(parents=True, exist_ok=True)
+        task = _describe_task([program.name for program in by_package.values()])
+        describe = _count_packages
+        if len(by_package) > MAX_LISTED_PROGRAMS:
+            listed = run_with_progress(
+                [go, "list", "-mod=readonly", "-deps", *by_package],
+                task=f"fetching the modules of {len(by_package)} programs",
+                progress=progress,
+                environment=_make_environment(),
+                directory=module,
+                describe=_count_modules,
+            )
+            packages = sum(not line.startswith("go: ") for line in listed)
+            describe = CompilationEstimate(packages, time.monotonic()).describe_progress
         with tempfile.TemporaryDirectory(dir=self._cache, prefix=SCRATCH_PREFIX) as scratch:
             flags = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-v", f"-ldflags={linker_flags()}")
             run_with_progress(
                 [go, "build", *flags, "-o", f"{scratch}/", *by_package],
-                task=_describe_task([program.name for program in by_package.values()]),
+                task=task,
                 progress=progress,
                 reason=BUILD_REASON,
                 environment=_make_environment(),
                 directory=module,
-                describe=_count_packages,
+                describe=describe,
             )
             for package, target in targets.items():
                 target.parent.mkdir(exist_ok=True)
@@ -157,12 +174,42 @@ def _describe_task(names: Sequence[str]) -> str:
     )
 
 
+def _count_modules(lines: Sequence[str]) -> str:
+    return f"{sum(line.startswith('go: downloading ') for line in lines)} modules fetched"
+
+
 def _count_packages(lines: Sequence[str]) -> str:
     """Count the modules and packages in the output of `go build -v`."""
     # It writes a line per module that it fetches and per package that it compiles, none while it links.
-    fetched = sum(line.startswith("go: downloading ") for line in lines)
-    compiled = len(lines) - fetched
-    return f"{fetched} modules fetched, {compiled} packages compiled"
+    compiled = sum(not line.startswith("go: ") for line in lines)
+    return f"{_count_modules(lines)}, {compiled} packages compiled"
+
+
+@dataclass(frozen=True, slots=True)
+class CompilationEstimate:
+    """How long a build of `packages` packages takes that began at `started`, in seconds of the monotonic clock."""
+
+    packages: int
+    started: float
+
+    def describe_progress(self, lines: Sequence[str]) -> str:
+        """Describe the progress in the output of `go build -v` and, after a part of it, the time that remains.
+
+        The estimate takes equal time for each package. Go does not write cached ones, so that it may be less.
+        """
+        compiled = sum(not line.startswith("go: ") for line in lines)
+        counted = f"{compiled:,} of {self.packages:,} packages compiled"
+        if compiled < MIN_ESTIMATED_PACKAGES:
+            return counted
+        remaining_s = (time.monotonic() - self.started) * max(self.packages - compiled, 0) / compiled
+        return f"{counted}, {format_remaining(remaining_s)}"
+
+
+def format_remaining(seconds: float) -> str:
+    """Return a remaining time in words, rounded up to 10 seconds or to minutes."""
+    if seconds > 90:
+        return f"at most {math.ceil(seconds / 60)} minutes left"
+    return f"at most {math.ceil(seconds / 10) * 10} seconds left"
 
 
 def _format_version(version: Sequence[int]) -> str:

@@ -50,6 +50,11 @@ class ImageRecipe:
         """Return whether staging needs the Debian packages that are downloaded with the base system."""
         return any(isinstance(part, DebianFiles) for part in self.parts)
 
+    @property
+    def static_programs(self) -> Sequence[str]:
+        """Return the static programs of ours that the image contains."""
+        return [part.name for part in self.parts if isinstance(part, StaticBinary)]
+
     def build_arguments(self, source_root: Path) -> Mapping[str, str]:
         """Return the build arguments that depend on the source tree."""
         return {"VERSION": read_project_version(source_root)} if self.is_product else {}
@@ -102,6 +107,19 @@ RECIPES: Mapping[ImageName, ImageRecipe] = {
     ),
     ImageName.OBJECT_STORE: ImageRecipe(parts=(StaticBinary("gofakes3", "gofakes3"),), on_base=False),
 }
+
+
+def parse_image_name(name: str) -> ImageName:
+    """Return the image called `name`; raises ImageBuildError with all names if there is none."""
+    try:
+        return ImageName(name)
+    except ValueError as error:
+        raise ImageBuildError(f"no image {name!r}; there are {', '.join(ImageName)}") from error
+
+
+def list_programs(name: str) -> Sequence[str]:
+    """Return the static programs in an image; raises ImageBuildError if there is no such image."""
+    return RECIPES[parse_image_name(name)].static_programs
 
 
 def compute_image_digest(name: ImageName, inputs: BuildInputs) -> str:

@@ -17,6 +17,7 @@ from tidegate_localcluster.image_recipes import (
     ImageName,
     compute_image_digest,
     compute_runtime_digest,
+    parse_image_name,
     stage_context,
 )
 from tidegate_localcluster.locks import hold_lock
@@ -59,7 +60,7 @@ class ImageBuilder:
         last lines. Cached images need neither root nor tools nor a network.
         """
         inputs = self.make_inputs(progress)
-        images = {name: self._locate_image(_parse_name(name), inputs) for name in names}
+        images = {name: self._locate_image(parse_image_name(name), inputs) for name in names}
         missing = [name for name, image in images.items() if not image.path.exists()]
         if missing:
             with self.hold_lock(progress):
@@ -67,6 +68,15 @@ class ImageBuilder:
         for image in images.values():
             os.utime(image.path)
         return images
+
+    def ensure_tools(self, names: Iterable[str], progress: Progress) -> None:
+        """Install the tools that build images, with apt, if one of the images `names` has no archive yet.
+
+        Raises ImageBuildError as `ensure`.
+        """
+        inputs = self.make_inputs(progress)
+        if not all(self._locate_image(parse_image_name(name), inputs).path.exists() for name in names):
+            ensure_tools(progress)
 
     def push_image(self, image: ImageArchive, target: str, *, plain_http: bool, progress: Progress) -> None:
         """Push an image of `ensure` to a registry under the reference `target`.
@@ -87,7 +97,7 @@ class ImageBuilder:
         """
         inputs = self.make_inputs(progress)
         with self.hold_lock(progress):
-            self._stage_context(_parse_name(name), inputs, directory)
+            self._stage_context(parse_image_name(name), inputs, directory)
 
     def make_inputs(self, progress: Progress) -> BuildInputs:
         """Return what the parts of these images are staged from; raises ImageBuildError without a checkout."""
@@ -193,13 +203,6 @@ class ImageBuilder:
 
 def _latest_first(paths: Iterable[Path]) -> Sequence[Path]:
     return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
-
-
-def _parse_name(name: str) -> ImageName:
-    try:
-        return ImageName(name)
-    except ValueError as error:
-        raise ImageBuildError(f"no image {name!r}; there are {', '.join(ImageName)}") from error
 
 
 def _format_repository(name: ImageName) -> str:

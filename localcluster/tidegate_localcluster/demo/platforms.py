@@ -106,7 +106,8 @@ class LocalPlatform:
         if cluster.find_supervisor() is None:
             check_machine(cluster.files.path)
             options = ClusterOptions(name=cluster.files.path.name)
-            cluster.bring_up(options, find_supplies(self._home, options, None, progress), progress)
+            supplies = find_supplies(self._home, options, None, progress, programs=["helm"])
+            cluster.bring_up(options, supplies, progress)
         elif cluster.read_plan().control_plane_only:
             raise DemoError(
                 f"the cluster in {cluster.files.path} is a control plane alone and runs no pods; "
