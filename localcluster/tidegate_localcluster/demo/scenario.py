@@ -2,12 +2,13 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tidegate_localcluster.background import run_beside
 from tidegate_localcluster.demo import helm
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.demo.live_rating import HISTORY, rate_film
@@ -22,7 +23,7 @@ from tidegate_localcluster.demo.platforms import (
 )
 from tidegate_localcluster.demo.prometheus import DataPlaneCounters, LoadMetrics, ObservedLoad
 from tidegate_localcluster.demo.rating_stream import RatingStream
-from tidegate_localcluster.demo.recipe import PublishedRatings, TrainingRecipe
+from tidegate_localcluster.demo.recipe import PublishedRatings, TrainedVersion, TrainingRecipe
 from tidegate_localcluster.demo.scoring import (
     GatewayClient,
     HeldOutRows,
@@ -34,6 +35,7 @@ from tidegate_localcluster.demo.scoring import (
 )
 from tidegate_localcluster.demo.steps import StepPrinter
 from tidegate_localcluster.forwards import SERVICE_PORTS
+from tidegate_localcluster.progress import Progress
 from tidegate_localcluster.state import Forward
 
 NAMESPACE: Final = MODELS_NAMESPACE
@@ -90,12 +92,13 @@ class Demo:
     def run(self) -> None:
         """Run all steps. Raises LocalClusterError, and then `steps.title` names the failed step."""
         steps = self._steps
-        with steps.print_step(self._platform.title):
-            site = self._platform.start(steps.print_progress)
-        with steps.print_step("Install the chart with Helm"):
-            self._install_chart(site)
-        with steps.print_step("Train a recommendation model on real data, and publish version 1"):
-            self._train_versions(site)
+        with run_beside(self._train_versions, steps.print_progress) as training:
+            with steps.print_step(self._platform.title):
+                site = self._platform.start(steps.print_progress)
+            with steps.print_step("Install the chart with Helm"):
+                self._install_chart(site)
+            with steps.print_step("Train a recommendation model on real data, and publish version 1"):
+                self._publish_model(site, training.result())
         with steps.print_step("Start a NATS server, and publish the ratings to a stream"):
             published = self._publish_ratings(site)
         with steps.print_step("Apply three custom resources, and wait until they are Ready"):
@@ -133,8 +136,11 @@ class Demo:
         site.helm.install_chart(root / "charts" / "tidegate", site.values)
         self._steps.print_text(site.kubectl.run("get", "deployments", "-n", helm.NAMESPACE))
 
-    def _train_versions(self, site: DemoSite) -> None:
-        trained = self._recipe.train_versions((FIRST, SECOND), self._steps.print_progress)
+    def _train_versions(self, progress: Progress) -> Mapping[str, TrainedVersion]:
+        """Train both versions, which needs no cluster."""
+        return self._recipe.train_versions((FIRST, SECOND), progress)
+
+    def _publish_model(self, site: DemoSite, trained: Mapping[str, TrainedVersion]) -> None:
         for version in trained.values():
             self._steps.print_progress(
                 f"version {version.version}: AUC {version.auc:.4f} offline, ONNX and jax differ by "
