@@ -104,7 +104,7 @@ def _judge_latency(
     # Once the target takes all traffic there is nothing to compare with: keep the bound of the previous step.
     remembered = previous.bound_ms if previous is not None else None
     bound = (
-        _compute_latency_bound(_find_percentile(stable), ratio)
+        _compute_latency_bound(find_p99_ms(stable), ratio)
         if stable.timed_requests >= min_requests
         else remembered
     )
@@ -117,7 +117,7 @@ def _judge_latency(
         else remembered
     )
     slow = target.count_slower_than(bound)
-    summary = f"p99 is {_format_time(_find_percentile(target))} over {target.timed_requests} requests, the limit is {bound} ms"
+    summary = f"p99 is {_format_time(find_p99_ms(target))} over {target.timed_requests} requests, the limit is {bound} ms"
     if upper_bound is not None:
         beyond = target.count_slower_than(max(upper_bound, bound))
         if compute_share_bounds(beyond, target.timed_requests, bin_alpha).low > _TAIL:
@@ -156,8 +156,8 @@ def _bound_percentile(tally: RequestTally, alpha: float) -> int | None:
     )
 
 
-def _find_percentile(tally: RequestTally) -> int | None:
-    """Return the observed 99th percentile."""
+def find_p99_ms(tally: RequestTally) -> int | None:
+    """Return the observed 99th percentile of the times, in milliseconds; None without an answer."""
     return _find_first_time(tally, lambda slower: slower <= _TAIL * tally.timed_requests)
 
 
