@@ -213,6 +213,15 @@ class ControlPlaneSettings(BaseSettings):
             description="host:port of the controllers' probes if they do not run in pods; empty: the leader's pod."
         ),
     ] = ""
+    web_grafana_url: Annotated[
+        str, Field(description="Address of the Grafana that the dashboard links to; empty: no links.")
+    ] = ""
+    web_logs_url: Annotated[
+        str,
+        Field(
+            description="Address of an Inference's logs with {namespace} and {name}, which the dashboard links to; empty: no links."
+        ),
+    ] = ""
     prometheus_url: Annotated[
         str,
         Field(

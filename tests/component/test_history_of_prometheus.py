@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from math import isnan
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.stored_series import store_series
 from fixtures.prometheus import RunningPrometheus
 from tidegate.api.meta import ObjectKey
 from tidegate.telemetry.rate_history import PrometheusRateHistory
@@ -43,22 +43,14 @@ def counted(end: datetime) -> Iterator[str]:
                 yield f"envoy_cluster_{counter}{{{labels}}} {15 * rate * number} {at.timestamp():.0f}"
 
 
-def stored(lines: Iterator[str], promtool: Path, folder: Path) -> None:
-    """Put samples of the past into the data of a Prometheus that does not run."""
-    source = folder / "past.txt"
-    source.write_text("\n".join((*lines, "# EOF", "")))
-    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", source, folder / "data"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-
-
 async def test_four_weeks_come_from_recorded_rates_and_from_counters(
     prometheus: RunningPrometheus, promtool: Path
 ) -> None:
     now = datetime.now(UTC)
     end = datetime.fromtimestamp(now.timestamp() // 300 * 300, UTC)
     yesterday = end - timedelta(days=1, hours=2)
-    stored(recorded(end - timedelta(hours=4)), promtool, prometheus.folder)
-    stored(counted(yesterday), promtool, prometheus.folder)
+    store_series(recorded(end - timedelta(hours=4)), promtool, prometheus.folder)
+    store_series(counted(yesterday), promtool, prometheus.folder)
     prometheus.start()
     history = await PrometheusRateHistory(prometheus.url).read_history(frozenset({CTR}), now)
     assert history.problem == ""
@@ -81,8 +73,8 @@ async def test_the_minutes_of_a_day_come_from_recorded_rates_and_from_counters_w
     now = datetime.now(UTC)
     end = datetime.fromtimestamp(now.timestamp() // 3600 * 3600, UTC) - timedelta(hours=3)
     # An hour of counters, many hours of nothing, and an hour of recorded rates.
-    stored(counted(end - timedelta(hours=18)), promtool, prometheus.folder)
-    stored(recorded(end), promtool, prometheus.folder)
+    store_series(counted(end - timedelta(hours=18)), promtool, prometheus.folder)
+    store_series(recorded(end), promtool, prometheus.folder)
     prometheus.start()
     begin, minute = end - timedelta(hours=19), timedelta(minutes=1)
     found = await PrometheusRecording(prometheus.url).read_rates(frozenset({CTR}), begin, 19 * 60, minute)

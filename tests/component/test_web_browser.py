@@ -187,7 +187,7 @@ async def test_a_chart_gives_way_to_why_there_is_none_and_comes_back(shown: Show
     await page.locator("#samples-charts .note").get_by_text("web.prometheusUrl").wait_for()
     assert await drawn.count() == 0
     dashboard.prometheus.answer = shown_series
-    await page.get_by_label("The last", exact=True).select_option("4h")
+    await page.get_by_label("The last", exact=True).select_option("6h")
     await drawn.wait_for()
     visitor.errors.clear()  # the console calls a 503 an error
 

@@ -244,7 +244,10 @@ PAGES = (
     "/list/computepools",
     "/inferences/ads/fine",
     "/inferences/ads/plain",
+    "/inferences/ads/fine/charts",
     "/modelaccesses/ads/ctr",
+    "/modelaccesses/ads/ctr/release",
+    "/modelaccesses/ads/ctr/release/charts",
     "/featurecomputes/ads/plan",
     "/computepools/gpu-a",
     "/computepools/gpu-a/demand",
@@ -265,6 +268,7 @@ SAYING = (
     "/list/inferences",
     "/inferences/ads/fine",
     "/modelaccesses/ads/ctr",
+    "/modelaccesses/ads/ctr/release",
     "/featurecomputes/ads/plan",
     "/computepools/gpu-a",
     "/decisions",
@@ -405,7 +409,7 @@ async def test_why_is_told_with_its_code_and_the_way_to_its_meaning(full: Dashbo
 
 WRITING: Mapping[str, tuple[str, ...]] = {
     "/inferences/ads/fine": ('action="/overrides/confirm"', 'action="/overrides/sale/end"'),
-    "/modelaccesses/ads/ctr": ('action="/modelaccesses/ads/ctr/release"',),
+    "/modelaccesses/ads/ctr/release": ('action="/modelaccesses/ads/ctr/release"',),
     "/computepools/gpu-a": (
         'action="/overrides/confirm"',
         'href="/plan/gpu-a"',
@@ -503,7 +507,7 @@ OFFERED = {
 async def test_a_release_is_offered_what_would_change_it(dashboard: Dashboard) -> None:
     for phase, offered in OFFERED.items():
         dashboard.put(released(a_release(), phase=phase, step=1))
-        text = await read(dashboard, "/modelaccesses/ads/ctr")
+        text = await read(dashboard, "/modelaccesses/ads/ctr/release")
         every = ("pause", "resume", "promote", "abort", "restart")
         assert {each for each in every if f'name="command" value="{each}"' in text} == offered, phase
 

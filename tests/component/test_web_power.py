@@ -56,7 +56,7 @@ async def power(dashboard: Dashboard, token: str = "token-of-ann") -> dict[str, 
 async def test_charts_are_those_of_prometheus(shown: Dashboard) -> None:
     async with shown.browser() as browser:
         hour = (await browser.get(f"/api/v1{PATH}/samples")).json()
-        all_there_is = (await browser.get(f"/api/v1{PATH}/samples?window=4h")).json()
+        all_there_is = (await browser.get(f"/api/v1{PATH}/samples?window=6h")).json()
         too_much = await browser.get(f"/api/v1{PATH}/samples?window=9h")
         demand = (await browser.get(f"/api/v1{PATH}/demand")).json()
 

@@ -32,6 +32,7 @@ from tidegate.web.access.tokens import TokenReviewer
 from tidegate.web.app import create_app
 from tidegate.web.app_state import AppState, InstallationRef, PrometheusSources, make_app_state
 from tidegate.web.caches import FleetCaches
+from tidegate.web.links import ToolLinks
 from tidegate.web.metrics import RequestMetricsMiddleware, WebMetrics
 
 _CLIENT = ClientSettings(field_manager="tidegate-web", user_agent="tidegate-web")
@@ -63,6 +64,7 @@ async def run_web(settings: ControlPlaneSettings, pod: PodIdentity, kubeconfig: 
             now=lambda: datetime.now(UTC),
             monotonic=time.monotonic,
             all_namespaces=not settings.watch_namespaces,
+            links=ToolLinks(settings.web_grafana_url, settings.web_logs_url),
         )
         app = create_app(parts, allowed_hosts(settings, pod.namespace), spans.provider)
         app.add_middleware(RequestMetricsMiddleware, metrics=metrics)

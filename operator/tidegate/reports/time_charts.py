@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
+from math import isfinite
 
 _WIDTH, _HEIGHT = 360.0, 120.0
 _LEFT, _TOP, _BOTTOM = 4.0, 14.0, 14.0
@@ -34,7 +35,7 @@ class TimeFrame:
 class ChartSeries:
     """The values from each time on, until the next; between `lows` and `values` the chart is filled.
 
-    `style` is a class of the style sheet. Without `lows` the values are a line.
+    `style` is a class of the style sheet. Without `lows` the values are a line, which has a gap where a value is NaN.
     """
 
     label: str
@@ -77,7 +78,8 @@ def draw_chart(
 def _draw_series(series: ChartSeries, frame: TimeFrame, times_s: Sequence[float], top: float) -> str:
     above = _list_corners(series.values, frame, times_s, top)
     if series.lows is None:
-        return f'<polyline class="line {series.style}" points="{" ".join(above)}"/>'
+        lines = (list(corners) for is_known, corners in groupby(above, bool) if is_known)
+        return "".join(f'<polyline class="line {series.style}" points="{" ".join(line)}"/>' for line in lines)
     below = _list_corners(series.lows, frame, times_s, top)
     return f'<polygon class="area {series.style}" points="{" ".join([*above, *reversed(below)])}"/>'
 
@@ -85,9 +87,12 @@ def _draw_series(series: ChartSeries, frame: TimeFrame, times_s: Sequence[float]
 def _list_corners(
     values: Sequence[float], frame: TimeFrame, times_s: Sequence[float], top: float
 ) -> list[str]:
-    """Return the corners of a stepped line."""
+    """Return the corners of a stepped line; an empty text is a gap."""
     corners: list[str] = []
     for (start_s, end_s), value in zip(pairwise([*times_s, frame.length_s]), values, strict=True):
+        if not isfinite(value):
+            corners.append("")
+            continue
         height = f"{_place_value(value, top):.1f}"
         corners += [
             f"{_place_time(start_s, frame):.1f},{height}",
@@ -121,7 +126,7 @@ def _describe_series(series: Sequence[ChartSeries]) -> str:
         values = (
             [high - low for high, low in zip(item.values, item.lows or (), strict=True)]
             if stacked
-            else item.values
+            else [value for value in item.values if isfinite(value)]
         )
         if values:
             parts.append(f"{item.label} {_format_value(min(values))} to {_format_value(max(values))}")

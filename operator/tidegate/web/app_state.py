@@ -16,6 +16,7 @@ from tidegate.web.access.rights import AccessReviews
 from tidegate.web.access.sessions import SessionSeal
 from tidegate.web.caches import FleetCaches
 from tidegate.web.charts import ChartReader, RangeQuery
+from tidegate.web.links import ToolLinks
 from tidegate.web.listing import Listing
 from tidegate.web.nodes import PoolNodes
 from tidegate.web.simulations import SimulationRunner
@@ -23,6 +24,7 @@ from tidegate.web.topic_feed import TopicFeed
 from tidegate.web.traffic import TrafficBoard, TrafficSource
 
 _MAX_PLANS: Final = 64
+NO_LINKS: Final = ToolLinks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class AppState:
     plan_limit: asyncio.Semaphore
     """Allows one what-if at a time."""
     simulations: SimulationRunner
+    links: ToolLinks
 
 
 def make_app_state(
@@ -80,6 +83,7 @@ def make_app_state(
     now: Callable[[], datetime],
     monotonic: Callable[[], float],
     all_namespaces: bool = True,
+    links: ToolLinks = NO_LINKS,
 ) -> AppState:
     """Return the shared state over one fleet, which contains all namespaces or some."""
     changes = TopicFeed()
@@ -101,4 +105,5 @@ def make_app_state(
         ExpiringCache(_MAX_PLANS, monotonic),
         asyncio.Semaphore(1),
         SimulationRunner(sources.recording, fleet, now, monotonic=monotonic),
+        links,
     )

@@ -1,18 +1,15 @@
-"""The pages that change overrides and releases, after a confirmation."""
+"""The pages that change overrides, after a preview."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import ValidationError
 
 from tidegate.api.compute_override import OverrideKind
-from tidegate.api.meta import ObjectKey
-from tidegate.api.release_commands import ReleaseCommand
 from tidegate.errors import PermanentError
 from tidegate.planning.pools.override_requests import OverrideContext, plan_override_write, preview_override
 from tidegate.reports.overrides import report_applied
@@ -99,19 +96,6 @@ async def end_override(context: AuthenticatedContext, name: str, fields: Verifie
     """End an override."""
     await actions.end_override(context, name)
     return RedirectResponse("/overrides", _SEE_OTHER)
-
-
-@router.post("/modelaccesses/{namespace}/{name}/release")
-async def steer_release(
-    context: AuthenticatedContext, namespace: str, name: str, fields: VerifiedForm
-) -> RedirectResponse:
-    """Send a command to a release."""
-    command = fields.get("command", "")
-    if command not in {known_command.value for known_command in ReleaseCommand}:
-        message = f"command: '{command[:40]}' is not one of {', '.join(ReleaseCommand)}"
-        raise PermanentError(message)
-    await actions.steer_release(context, ObjectKey(namespace, name), ReleaseCommand(command))
-    return RedirectResponse(f"/modelaccesses/{quote(namespace)}/{quote(name)}", _SEE_OTHER)
 
 
 async def _observe_target(context: RequestContext, override_request: OverrideInput) -> OverrideContext:

@@ -1,4 +1,4 @@
-"""Read a pool's charts from Prometheus, the one store of time series: its slices by tier, and the demand for them."""
+"""Read series from Prometheus, the one store of time series, and from them a pool's charts: its slices by tier, and the demand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import isfinite
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Tier
@@ -34,8 +34,11 @@ PROMETHEUS_SETTING: Final = "web.prometheusUrl in the chart's values (tidegate d
 NOT_CONFIGURED: Final = f"No Prometheus is configured, so there are no charts over time: set {PROMETHEUS_SETTING} to one that scrapes the controllers."
 _REMEMBERED_S: Final = 10.0
 _REMEMBERED: Final = 64
+_WAIT_S: Final = 8.0
+"""The longest time that a page waits for its turn: a slow Prometheus must not collect pages."""
 
-Window: TypeAlias = Literal["15m", "1h", "4h"]
+Window: TypeAlias = Literal["15m", "1h", "6h", "24h"]
+WINDOWS: Final[tuple[Window, ...]] = get_args(Window)
 RangeQuery: TypeAlias = Callable[[str, datetime, datetime, timedelta], Awaitable[Sequence[RangeSeries]]]
 """PrometheusApi.query_range."""
 _Values: TypeAlias = Mapping[tuple[str, str], float]
@@ -79,6 +82,20 @@ class PoolCharts:
     demand: tuple[DemandSample, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SeriesAnswer:
+    """The series of one window, with finite values by the number of their step, from 0 to STEPS."""
+
+    begin: datetime
+    step: timedelta
+    series: tuple[tuple[Mapping[str, str], Mapping[int, float]], ...]
+    """Labels and values of each series."""
+
+    def time_of(self, number: int) -> datetime:
+        """Return the time of a step."""
+        return self.begin + number * self.step
+
+
 class ChartReader:
     """Reader of charts: sends one query at a time and keeps its answer for ten seconds, however many pages are open."""
 
@@ -88,7 +105,7 @@ class ChartReader:
         """`query` is None where no Prometheus is configured."""
         self._query = query
         self._now = now
-        self._charts: ExpiringCache[tuple[str, Window], PoolCharts | str] = ExpiringCache(
+        self._answers: ExpiringCache[tuple[str, Window], SeriesAnswer | str] = ExpiringCache(
             _REMEMBERED, monotonic
         )
         self._lock = asyncio.Lock()
@@ -100,29 +117,9 @@ class ChartReader:
 
     async def read(self, pool: str, window: Window) -> PoolCharts:
         """Return the charts of a pool; raises PermanentError or PrometheusError, which name the setting to change."""
-        if self._query is None:
-            raise PermanentError(NOT_CONFIGURED)
-        async with self._lock:
-            answer = self._charts.get((pool, window))
-            if answer is None:
-                answer = await self._query_charts(self._query, pool, window)
-                self._charts.put((pool, window), answer, _REMEMBERED_S)
-        if isinstance(answer, str):
-            raise PrometheusError(answer)
-        return answer
-
-    async def _query_charts(self, query: RangeQuery, pool: str, window: Window) -> PoolCharts | str:
-        """Return the charts, or why there are none, which is remembered as well."""
-        length = parse_duration(window)
-        step_s = length.total_seconds() / STEPS
-        # Whole steps, so that the lines of a chart do not shift.
-        end = datetime.fromtimestamp(self._now().timestamp() // step_s * step_s, UTC)
-        begin, step = end - length, length / STEPS
-        try:
-            values = _values_by_step(await query(pool_query(pool), begin, end, step), begin, step)
-        except (PrometheusError, ValueError) as error:
-            return f"Prometheus cannot be read: {error}. Check {PROMETHEUS_SETTING}, and that the dashboard reaches it."
-        samples = [(begin + number * step, values[number]) for number in sorted(values)]
+        answer = await self.read_series(pool_query(pool), window)
+        values = _values_by_step(answer)
+        samples = [(answer.time_of(number), values[number]) for number in sorted(values)]
         return PoolCharts(
             tuple(_slice_sample(time, gauges) for time, gauges in samples if ("slices", "healthy") in gauges),
             tuple(
@@ -132,6 +129,40 @@ class ChartReader:
             ),
         )
 
+    async def read_series(self, expression: str, window: Window) -> SeriesAnswer:
+        """Return the result of a query over a window. Raises PermanentError or PrometheusError, as `read`."""
+        if self._query is None:
+            raise PermanentError(NOT_CONFIGURED)
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                answer = await self._find_answer(self._query, expression, window)
+        except TimeoutError as error:
+            message = f"Prometheus is slow: other charts are read first, and this one waited {_WAIT_S:g} s. Try again."
+            raise PrometheusError(message) from error
+        if isinstance(answer, str):
+            raise PrometheusError(answer)
+        return answer
+
+    async def _find_answer(self, query: RangeQuery, expression: str, window: Window) -> SeriesAnswer | str:
+        async with self._lock:
+            answer = self._answers.get((expression, window))
+            if answer is None:
+                answer = await self._send_query(query, expression, window)
+                self._answers.put((expression, window), answer, _REMEMBERED_S)
+        return answer
+
+    async def _send_query(self, query: RangeQuery, expression: str, window: Window) -> SeriesAnswer | str:
+        """Return the series, or why there are none, which is remembered as well."""
+        length = parse_duration(window)
+        step_s = length.total_seconds() / STEPS
+        # Whole steps, so that the lines of a chart do not shift.
+        end = datetime.fromtimestamp(self._now().timestamp() // step_s * step_s, UTC)
+        begin, step = end - length, length / STEPS
+        try:
+            return _parse_answer(await query(expression, begin, end, step), begin, step)
+        except (PrometheusError, ValueError) as error:
+            return f"Prometheus cannot be read: {error}. Check {PROMETHEUS_SETTING}, and that the dashboard reaches it."
+
 
 def pool_query(pool: str) -> str:
     """Return the query for all gauges of a pool; where two controllers led within one scrape, one of them counts."""
@@ -139,20 +170,30 @@ def pool_query(pool: str) -> str:
     return f'max by (__name__, tier, state) ({{__name__=~"{names}",pool="{pool}"}})'
 
 
-def _values_by_step(answer: Sequence[RangeSeries], begin: datetime, step: timedelta) -> Mapping[int, _Values]:
-    """Return the values of each step by its number; raises ValueError for what is no number."""
-    values: dict[int, dict[tuple[str, str], float]] = {}
-    for series in answer:
-        labels = series["metric"]
-        gauge = (
-            labels.get("__name__", "").removeprefix(GAUGE_PREFIX),
-            labels.get("tier") or labels.get("state", ""),
-        )
-        for timestamp, text in series["values"]:
-            number, value = (timestamp - begin.timestamp()) / step.total_seconds(), float(text)
-            if 0 <= number <= STEPS and isfinite(value):
-                values.setdefault(round(number), {})[gauge] = value
+def _parse_answer(answer: Sequence[RangeSeries], begin: datetime, step: timedelta) -> SeriesAnswer:
+    """Return the finite values of each series by step; raises ValueError for what is no number."""
+    return SeriesAnswer(
+        begin, step, tuple((series["metric"], _values_of(series, begin, step)) for series in answer)
+    )
+
+
+def _values_of(series: RangeSeries, begin: datetime, step: timedelta) -> Mapping[int, float]:
+    values: dict[int, float] = {}
+    for timestamp, text in series["values"]:
+        number, value = (timestamp - begin.timestamp()) / step.total_seconds(), float(text)
+        if 0 <= number <= STEPS and isfinite(value):
+            values[round(number)] = value
     return values
+
+
+def _values_by_step(answer: SeriesAnswer) -> Mapping[int, _Values]:
+    """Return the gauges of each step by its number."""
+    by_step: dict[int, dict[tuple[str, str], float]] = {}
+    for labels, values in answer.series:
+        gauge = labels.get("__name__", "").removeprefix(GAUGE_PREFIX)
+        for number, value in values.items():
+            by_step.setdefault(number, {})[gauge, labels.get("tier") or labels.get("state", "")] = value
+    return by_step
 
 
 def _slice_sample(time: datetime, values: _Values) -> SliceSample:

@@ -11,18 +11,17 @@ from fastapi.responses import HTMLResponse
 from tidegate.api.inference import Inference
 from tidegate.api.messages.catalogue import messages_by_name
 from tidegate.api.meta import ObjectKey
-from tidegate.api.model_access import ModelAccess
-from tidegate.api.release_commands import RELEASE_COMMANDS
-from tidegate.errors import TidegateError
 from tidegate.reports.decision import DecisionReport
-from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
-from tidegate.web import actions, change_pages, pool_pages, simulation_pages
+from tidegate.web import actions, change_pages, pool_pages, release_pages, simulation_pages
 from tidegate.web.access.rights import Action
+from tidegate.web.chart_parts import chart_variables, render_charts
+from tidegate.web.charts import Window
 from tidegate.web.explanations import list_recent_decisions, report_inference
 from tidegate.web.feature_usage import list_used_features
 from tidegate.web.listing import ENDPOINTS, Plural, RowPage, RowQuery, select_page
 from tidegate.web.object_pages import list_pods, object_variables
+from tidegate.web.release_pages import report_release
 from tidegate.web.rendering import render_page
 from tidegate.web.request_context import (
     LIST_DECISIONS,
@@ -30,6 +29,7 @@ from tidegate.web.request_context import (
     ObjectNotFoundError,
     RequestContext,
 )
+from tidegate.web.traffic_charts import read_inference_charts
 
 _MOVES_SHOWN: Final = 10
 _LISTED: Final = (Plural.INFERENCES, Plural.ACCESSES, Plural.FEATURES, Plural.POOLS)
@@ -46,6 +46,7 @@ router: Final = APIRouter(include_in_schema=False)
 router.include_router(pool_pages.router)
 router.include_router(simulation_pages.router)
 router.include_router(change_pages.router)
+router.include_router(release_pages.router)
 
 
 @router.get("/")
@@ -103,9 +104,9 @@ async def list_page(
 
 @router.get("/inferences/{namespace}/{name}")
 async def inference_page(
-    context: AuthenticatedContext, namespace: str, name: str, request: Request
+    context: AuthenticatedContext, namespace: str, name: str, request: Request, window: Window = "1h"
 ) -> HTMLResponse:
-    """Show an Inference: the reasons of its state, the ModelAccesses that route to it, its pods, events and YAML."""
+    """Show an Inference: its charts over `window`, the reasons of its state, what routes to it, its pods, events and YAML."""
     key = ObjectKey(namespace, name)
     resource = await context.read_object(context.app.fleet.inferences, key)
     may_decisions = await context.is_allowed(LIST_DECISIONS)
@@ -126,8 +127,19 @@ async def inference_page(
         overridable=actions.is_overridable(resource),
         may_override=await context.is_allowed(actions.CREATE_OVERRIDE),
         may_end=await context.is_allowed(actions.DELETE_OVERRIDE),
+        **chart_variables(context.app, window, context.app.links.link_inference(key, window)),
         **await object_variables(context, Plural.INFERENCES, key, request),
     )
+
+
+@router.get("/inferences/{namespace}/{name}/charts")
+async def inference_charts(
+    context: AuthenticatedContext, namespace: str, name: str, window: Window = "1h"
+) -> HTMLResponse:
+    """Show the charts of an Inference over a window; a part of its page."""
+    resource = await context.read_object(context.app.fleet.inferences, ObjectKey(namespace, name))
+    drawn = read_inference_charts(context.app.charts, resource, window)
+    return await render_charts(context, f"/inferences/{resource.key}", str(resource.key), drawn, window)
 
 
 @router.get("/modelaccesses/{namespace}/{name}")
@@ -143,14 +155,12 @@ async def access_page(
         key=key,
         access=resource,
         row=context.app.listings["modelaccesses"].get_row(key),
-        release=_release_report(resource),
+        release=report_release(resource),
         traffic={
             inference: context.app.traffic.get_traffic(f"inference/{namespace}/{inference}")
             for inference in resource.spec.inference_names
         },
         traffic_known=context.app.traffic.is_configured,
-        may_release=await context.is_allowed(actions.release_right(key)),
-        commands=_effective_commands(resource),
         **await object_variables(context, Plural.ACCESSES, key, request),
     )
 
@@ -259,16 +269,3 @@ async def _find_accesses(context: RequestContext, key: ObjectKey) -> Sequence[Ob
         for access in accesses
         if access.key.namespace == key.namespace and key.name in access.spec.inference_names
     ]
-
-
-def _effective_commands(access: ModelAccess) -> list[str]:
-    """Return the commands that have an effect in the current phase of the release."""
-    phase = access.status.release.phase if access.status.release is not None else None
-    return [command.value for command, rule in RELEASE_COMMANDS.items() if phase in rule.effective_in]
-
-
-def _release_report(access: ModelAccess) -> ReleaseReport | None:
-    try:
-        return ReleaseReport.from_access(access, ReleaseCommandResult.NOTHING_ASKED)
-    except (TidegateError, ValueError):
-        return None

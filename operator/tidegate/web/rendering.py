@@ -66,6 +66,7 @@ def _make_environment() -> Environment:
         "when": _format_time,
         "ago": _format_age,
         "number": _format_number,
+        "percent": _format_percent,
         "moment": _parse_time,
         "triggers": _htmx_triggers,
         "message": _MESSAGES.get,
@@ -120,3 +121,8 @@ def _format_number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
+
+
+def _format_percent(value: float | None) -> str:
+    """Return a share from 0 to 1 as a percentage; a dash if it is unknown."""
+    return "–" if value is None else f"{100 * value:.3g} %"
