@@ -3,8 +3,8 @@
     python bench/dashboard.py [--inferences 10000] [--rounds 30]
 
 Two applications in one process, each with its caches, asked in turn over loopback by somebody who is signed in; an API server
-is stood in for by one that knows two users, since pages are made from caches. A page is the first of 50 rows, a search, or the
-overview. After it one object changes, and it is timed until an open page hears of it, and until it has the page with the change.
+is stood in for by one that knows two users, since pages are made from caches. A page is the first of 50 rows, a search in a list or of all
+kinds, a list in another order, or the overview. After it one object changes, and it is timed until an open page hears of it, and until it has the page with the change.
 Prints one JSON document; exits 1 where a page takes more than three times the empty one's time, or a change more than a second.
 """
 
@@ -31,7 +31,13 @@ from fixtures.app_server import served
 from fixtures.dashboard import Dashboard, a_dashboard
 
 RATIO, CHANGE_S = 3.0, 1.0
-PAGES = {"overview": "/", "list": "/list/inferences", "search": "/list/inferences?q=model-77"}
+PAGES = {
+    "overview": "/",
+    "list": "/list/inferences",
+    "search": "/list/inferences?q=model-77",
+    "sorted": "/list/inferences?sort=-requests",
+    "found": "/?q=model-77",
+}
 TOKEN = "token-of-ann"
 
 

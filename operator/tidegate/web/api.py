@@ -30,7 +30,7 @@ from tidegate.web import actions
 from tidegate.web.actions import OverrideInput
 from tidegate.web.charts import DemandSample, SliceSample, Window
 from tidegate.web.explanations import list_recent_decisions, report_inference, report_pool
-from tidegate.web.listing import ENDPOINTS, PAGE_SIZE, Plural, RowQuery, select_page
+from tidegate.web.listing import PAGE_SIZE, Plural, RowQuery, SortOrder, select_page
 from tidegate.web.pool_power import NodeSlots, SliceFlow, list_pod_namespaces, list_slots, summarise_power
 from tidegate.web.request_context import (
     LIST_DECISIONS,
@@ -39,6 +39,7 @@ from tidegate.web.request_context import (
     RequestContext,
     not_found_error,
 )
+from tidegate.web.row_pages import read_row_page
 from tidegate.web.simulations import DayComparison, DayRequest
 
 _LABEL: Final = f"^{DNS_LABEL}$"
@@ -198,17 +199,22 @@ async def get_overview(context: AuthenticatedContext) -> FleetOverview:
 async def list_rows(
     context: AuthenticatedContext,
     plural: Plural,
-    q: Annotated[str, Query(max_length=200, description="Text in the name, the reason or the detail.")] = "",
+    q: Annotated[
+        str,
+        Query(
+            max_length=200, description="Text in the name, the reason, the detail or a label like team=ads."
+        ),
+    ] = "",
     namespace: Annotated[str, Query(max_length=63)] = "",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
     size: Annotated[int, Query(ge=1, le=_MAX_PAGE_SIZE)] = PAGE_SIZE,
+    sort: SortOrder = "state",
 ) -> RowList:
-    """Return objects of a kind as rows, worst first."""
+    """Return objects of a kind as rows, worst first unless `sort` names another column."""
     within = await context.list_namespaces(plural, namespace)
-    selected = context.app.listings[plural].get_page(RowQuery(q, namespace, page, size), within)
-    items = tuple(context.app.traffic.add_traffic(row, ENDPOINTS.get(plural, "")) for row in selected.rows)
+    selected = read_row_page(context.app, plural, RowQuery(q, namespace, page, size, sort), within)
     return RowList(
-        items=items,
+        items=selected.rows,
         total=selected.total,
         not_well=selected.not_well,
         page=selected.number,

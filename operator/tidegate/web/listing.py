@@ -9,8 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
+from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.reports.rows import ListRow, build_list_row
@@ -24,6 +26,26 @@ _MAX_ROWS_PER_READ: Final = 500
 """Rows that a read builds before it returns; if more objects have changed, the result is slightly stale."""
 
 _SortKey: TypeAlias = tuple[int, str, str]
+SortOrder: TypeAlias = Literal[
+    "state",
+    "-state",
+    "name",
+    "-name",
+    "tier",
+    "-tier",
+    "pool",
+    "-pool",
+    "requests",
+    "-requests",
+    "p99",
+    "-p99",
+]
+"""A column to sort rows by; with a minus the largest comes first. `state` has the worst first."""
+SORT_ORDERS: Final[tuple[SortOrder, ...]] = get_args(SortOrder)
+Measures: TypeAlias = Mapping[tuple[str, str], float]
+"""Requests per second or p99, by namespace and name; absent where unknown."""
+_NO_MEASURES: Final[Measures] = MappingProxyType({})
+_TIERS: Final = {tier.value: number for number, tier in enumerate(Tier)}
 T = TypeVar("T")
 _FIRST_HEALTHY: Final = min(state.rank for state in ObjectState if state.healthy)
 """The badness from which on rows are healthy."""
@@ -68,10 +90,11 @@ class RowQuery:
     """A query for rows, and for one page of them, counted from 1."""
 
     text: str = ""
-    """Text in the namespace, the name, the reason or the detail; case-insensitive."""
+    """Text in the namespace, the name, the reason, the detail or a label like team=ads; case-insensitive."""
     namespace: str = ""
     page: int = 1
     size: int = PAGE_SIZE
+    order: SortOrder = "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +156,21 @@ class Listing:
         self._refresh_rows(_MAX_ROWS_PER_READ)
         return self._rows.get(key)
 
-    def get_page(self, query: RowQuery, within: Collection[str] | None = None) -> RowPage:
-        """Return one page of the rows that match; the last page if the number is too high."""
+    def get_page(
+        self,
+        query: RowQuery,
+        within: Collection[str] | None = None,
+        measures: Measures = _NO_MEASURES,
+    ) -> RowPage:
+        """Return one page of the rows that match; the last page if the number is too high.
+
+        Requests and p99 sort by `measures`; rows without a value come last.
+        """
         self._refresh_rows(_MAX_ROWS_PER_READ)
         keys = self._select_keys(query, within)
         unhealthy = bisect_left(keys, (_FIRST_HEALTHY,))
+        if query.order != "state":
+            keys = self._sort_keys(keys, query.order, measures)
         selected = select_page(keys, query.page, query.size)
         rows = tuple(self._rows[ObjectKey(namespace, name)] for _, namespace, name in selected.items)
         return RowPage(rows, selected.total, unhealthy, selected.number, selected.pages)
@@ -153,6 +186,29 @@ class Listing:
         if query.namespace:
             keys = [key for key in keys if key[1] == query.namespace]
         return keys
+
+    def _sort_keys(self, keys: list[_SortKey], order: SortOrder, measures: Measures) -> list[_SortKey]:
+        """Return keys in another order than by state; equal ones stay in the order by state."""
+        column, reverse = order.removeprefix("-"), order.startswith("-")
+        match column:
+            case "state":
+                return keys[::-1]
+            case "name":
+                return sorted(keys, key=lambda key: (key[2], key[1]), reverse=reverse)
+            case "tier":
+                return sorted(keys, key=lambda key: _tier_rank(self._row_of(key)), reverse=reverse)
+            case "pool":
+                return sorted(keys, key=lambda key: self._row_of(key).pool, reverse=reverse)
+        values = [measures.get(key[1:]) for key in keys]
+        measured = [(value, key) for value, key in zip(values, keys, strict=True) if value is not None]
+        if not measured:
+            return keys
+        measured.sort(key=lambda pair: pair[0], reverse=reverse)
+        unmeasured = (key for value, key in zip(values, keys, strict=True) if value is None)
+        return [*(key for _, key in measured), *unmeasured]
+
+    def _row_of(self, key: _SortKey) -> ListRow:
+        return self._rows[ObjectKey(key[1], key[2])]
 
     def _mark_dirty(self, key: ObjectKey) -> None:
         self._dirty[key] = None
@@ -174,8 +230,16 @@ class Listing:
             self._rows[key] = row = build_list_row(resource)
             sort_key = _sort_key(row)
             insort(self._order, sort_key)
-            self._texts[sort_key] = f"{row.namespace}/{row.name}\n{row.reason}\n{row.detail}".lower()
+            labels = "\n".join(f"{name}={value}" for name, value in resource.metadata.labels.items())
+            self._texts[sort_key] = (
+                f"{row.namespace}/{row.name}\n{row.reason}\n{row.detail}\n{labels}".lower()
+            )
             self._counts[key.namespace][row.state] += 1
+
+
+def _tier_rank(row: ListRow) -> int:
+    """Return the place of the row's tier in the order of tiers; rows without one come last."""
+    return _TIERS.get(row.tier, len(_TIERS))
 
 
 def _sort_key(row: ListRow) -> _SortKey:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
@@ -19,7 +19,7 @@ from tidegate.web.chart_parts import chart_variables, render_charts
 from tidegate.web.charts import Window
 from tidegate.web.explanations import list_recent_decisions, report_inference
 from tidegate.web.feature_usage import list_used_features
-from tidegate.web.listing import ENDPOINTS, Plural, RowPage, RowQuery, select_page
+from tidegate.web.listing import Plural, RowQuery, SortOrder, select_page
 from tidegate.web.object_pages import list_pods, object_variables
 from tidegate.web.release_pages import report_release
 from tidegate.web.rendering import render_page
@@ -29,6 +29,7 @@ from tidegate.web.request_context import (
     ObjectNotFoundError,
     RequestContext,
 )
+from tidegate.web.row_pages import read_row_page
 from tidegate.web.traffic_charts import read_inference_charts
 
 _MOVES_SHOWN: Final = 10
@@ -42,6 +43,9 @@ TITLES: Final[Mapping[str, str]] = {
 
 _MESSAGES_BY_CODE: Final = {message.code: (name, message) for name, message in messages_by_name().items()}
 
+SearchText = Annotated[str, Query(max_length=200)]
+NamespaceFilter = Annotated[str, Query(max_length=63)]
+
 router: Final = APIRouter(include_in_schema=False)
 router.include_router(pool_pages.router)
 router.include_router(simulation_pages.router)
@@ -50,15 +54,21 @@ router.include_router(release_pages.router)
 
 
 @router.get("/")
-async def overview_page(context: AuthenticatedContext) -> HTMLResponse:
-    """Show the number of objects of each kind, and the worst of each."""
+async def overview_page(
+    context: AuthenticatedContext, q: SearchText = "", namespace: NamespaceFilter = ""
+) -> HTMLResponse:
+    """Show the number of objects of each kind, and the worst of each; `q` searches all kinds."""
     kinds: list[dict[str, Any]] = []
+    namespaces: set[str] = set()
     for plural in _LISTED:
-        namespaces = context.app.listings[plural].list_namespaces()
-        within = await context.app.rights.filter_namespaces(context.identity, plural, namespaces)
+        listed = context.app.listings[plural].list_namespaces()
+        within = await context.app.rights.filter_namespaces(context.identity, plural, listed)
         if within is None or within:
-            page = _page_with_traffic(context, plural, RowQuery(size=10), within)
+            # A pool is in no namespace: the filter leaves pools alone.
+            query = RowQuery(q, "" if plural is Plural.POOLS else namespace, size=10)
+            page = read_row_page(context.app, plural, query, within)
             kinds.append({"plural": plural.value, "title": TITLES[plural], "page": page})
+            namespaces.update(name for name in listed if name and (within is None or name in within))
     if not kinds:
         await context.list_namespaces(Plural.INFERENCES)  # raises an error that names the missing right
     may_decisions = await context.is_allowed(LIST_DECISIONS)
@@ -70,6 +80,9 @@ async def overview_page(context: AuthenticatedContext) -> HTMLResponse:
         pools=[context.app.fleet.pools.get(ObjectKey("", name)) for name in _row_names(kinds, Plural.POOLS)],
         decisions=[DecisionReport.from_decision(decision) for decision in decisions],
         may_decisions=may_decisions,
+        asked=RowQuery(q, namespace),
+        namespace_filter=namespace,
+        namespaces=sorted(namespaces),
         topics=[kind["plural"] for kind in kinds] + ["allocationdecisions"] * may_decisions + ["traffic"],
     )
 
@@ -78,16 +91,17 @@ async def overview_page(context: AuthenticatedContext) -> HTMLResponse:
 async def list_page(
     context: AuthenticatedContext,
     plural: Plural,
-    q: Annotated[str, Query(max_length=200)] = "",
-    namespace: Annotated[str, Query(max_length=63)] = "",
+    q: SearchText = "",
+    namespace: NamespaceFilter = "",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+    sort: SortOrder = "state",
 ) -> HTMLResponse:
-    """Show one page of the objects of a kind, worst first."""
+    """Show one page of the objects of a kind, worst first unless `sort` names another column."""
     if plural not in _LISTED:
         raise ObjectNotFoundError(f"{plural.value} have no list page")
-    query = RowQuery(q, namespace, page)
+    query = RowQuery(q, namespace, page, order=sort)
     within = await context.list_namespaces(plural, namespace)
-    selected = _page_with_traffic(context, plural, query, within)
+    selected = read_row_page(context.app, plural, query, within)
     listing = context.app.listings[plural]
     namespaces = [name for name in listing.list_namespaces() if name and (within is None or name in within)]
     return render_page(
@@ -97,6 +111,7 @@ async def list_page(
         title=TITLES[plural],
         page=selected,
         asked=query,
+        namespace_filter=namespace,
         namespaces=namespaces,
         topics=[plural.value, "traffic"],
     )
@@ -238,14 +253,6 @@ async def message_page(context: AuthenticatedContext, code: str) -> HTMLResponse
         raise ObjectNotFoundError(f'message "{code[:20]}" not found: codes look like TG1001')
     name, text = _MESSAGES_BY_CODE[code]
     return render_page(context, "message.html", name=name, message=text, topics=[])
-
-
-def _page_with_traffic(
-    context: RequestContext, plural: Plural, query: RowQuery, within: Collection[str] | None
-) -> RowPage:
-    page = context.app.listings[plural].get_page(query, within)
-    rows = tuple(context.app.traffic.add_traffic(row, ENDPOINTS.get(plural, "")) for row in page.rows)
-    return RowPage(rows, page.total, page.not_well, page.number, page.pages)
 
 
 def _row_names(kinds: Sequence[Mapping[str, Any]], plural: Plural) -> list[str]:

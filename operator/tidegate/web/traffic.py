@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Final, Literal, TypeAlias
 
 from tidegate.reports.rows import ListRow
 from tidegate.telemetry.prometheus import ClusterTraffic
 
 REFRESH_S: Final = 5.0
 
+Column: TypeAlias = Literal["requests", "p99"]
 TrafficSource: TypeAlias = Callable[[], Awaitable[Mapping[str, ClusterTraffic]]]
 
 
@@ -20,6 +21,8 @@ class TrafficBoard:
     def __init__(self, source: TrafficSource | None) -> None:
         self._source = source
         self._traffic: Mapping[str, ClusterTraffic] = {}
+        self._measures: dict[tuple[str, Column], Mapping[tuple[str, str], float]] = {}
+        """Of the last result, as lists need them."""
 
     @property
     def is_configured(self) -> bool:
@@ -37,6 +40,7 @@ class TrafficBoard:
         """Read the source once, and return whether the result has changed."""
         previous = self._traffic
         self._traffic = await self._source() if self._source is not None else {}
+        self._measures.clear()
         return self._traffic != previous
 
     def get_traffic(self, endpoint: str) -> ClusterTraffic | None:
@@ -52,6 +56,24 @@ class TrafficBoard:
             max(p99s_ms, default=None),
             max(p50s_ms, default=None),
         )
+
+    def list_measures(self, endpoint: str, column: Column) -> Mapping[tuple[str, str], float]:
+        """Return requests per second or p99 in milliseconds by namespace and name; `endpoint` is the kind's prefix."""
+        measures = self._measures.get((endpoint, column))
+        if measures is None:
+            measures = self._measures[endpoint, column] = dict(self._measure_endpoints(endpoint, column))
+        return measures
+
+    def _measure_endpoints(self, endpoint: str, column: Column) -> Iterator[tuple[tuple[str, str], float]]:
+        for name in {cluster.rpartition("/")[0] for cluster in self._traffic}:
+            prefix, _, key = name.partition("/")
+            namespace, _, object_name = key.partition("/")
+            traffic = self.get_traffic(name) if prefix == endpoint else None
+            if traffic is None:
+                continue
+            value = traffic.requests_per_s if column == "requests" else traffic.latency_p99_ms
+            if value is not None:
+                yield (namespace, object_name), value
 
     def add_traffic(self, row: ListRow, endpoint: str) -> ListRow:
         """Return the row with its traffic, if known."""

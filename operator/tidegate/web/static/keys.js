@@ -32,7 +32,7 @@
 
   const follow = (selector) => document.querySelector(selector)?.click();
   const DOES = {
-    "/": () => document.querySelector("[data-filter]")?.focus(),
+    "/": () => (document.querySelector("main [data-filter]") ?? document.querySelector("[data-filter]"))?.focus(),
     j: () => row(1),
     k: () => row(-1),
     "[": () => follow("a[rel=prev]"),
