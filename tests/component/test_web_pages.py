@@ -415,7 +415,7 @@ WRITING: Mapping[str, tuple[str, ...]] = {
         'href="/plan/gpu-a"',
         "/computepools/gpu-a/demand",
     ),
-    "/overrides": ('action="/overrides/confirm"', 'action="/overrides/sale/end"'),
+    "/overrides?target=ads/fine": ('action="/overrides/confirm"', 'action="/overrides/sale/end"'),
 }
 
 
@@ -486,14 +486,14 @@ async def test_a_refused_override_leaves_the_form_as_it_was_typed(full: Dashboar
 
     for page, lasting in ((refused, "9999h"), (back, "2h")):
         assert 'name="name" value="fine"' in page
-        assert '<option value="floor" selected>' in page
+        assert 'id="o-floor" value="floor" checked>' in page
         assert 'inputmode="numeric" value="2"' in page
         assert 'name="reason" value="a &#34;sale&#34;"' in page
-        assert f'value="{lasting}"' in page
+        assert f'<option value="{lasting}" selected>' in page
     assert 'id="refused"' in refused
     assert 'id="refused"' not in back
-    assert '<option value="hold" selected>' not in unasked
-    assert 'name="reason" value=""' in unasked
+    assert 'name="target" value=""' in unasked
+    assert "reason" not in unasked.partition('id="make"')[2]
 
 
 OFFERED = {

@@ -63,12 +63,12 @@ async def test_from_signing_in_to_an_override_that_the_allocator_keeps(
 
         # An override with an end, looked at before it is made.
         await page.goto(f"/inferences/{namespace}/batch")
-        await page.get_by_text("Decide over the allocator").click()
-        await page.get_by_label("What", exact=True).select_option("pin")
-        await page.get_by_label("Replicas of a pin or floor").fill("1")
-        await page.get_by_label("Reason for those who find it").fill("the walk")
-        await page.get_by_role("button", name="Look at it first").click()
-        await expect(page.get_by_role("heading", name="Is this what you want?")).to_be_visible()
+        await page.get_by_text("Override the allocator").click()
+        await page.get_by_label("Pin: exactly this number").check()
+        await page.get_by_label("Number of replicas").fill("1")
+        await page.get_by_label("Reason").fill("the walk")
+        await page.get_by_role("button", name="Preview").click()
+        await expect(page.get_by_role("heading", name="Preview of the override")).to_be_visible()
         await page.get_by_role("button", name="Pin it for 30m").click()
         await eventually(lambda: len(allocated.overrides()) == 1, what="the override is made", timeout_s=30.0)
         await expect(page.get_by_text("the walk").first).to_be_visible()

@@ -18,6 +18,7 @@ from tidegate.web import actions
 from tidegate.web.actions import OverrideInput
 from tidegate.web.explanations import find_pool, list_overrides
 from tidegate.web.forms import VerifiedForm
+from tidegate.web.override_form import choose_target, suggest_targets
 from tidegate.web.rendering import render_page
 from tidegate.web.request_context import (
     LIST_OVERRIDES,
@@ -32,6 +33,8 @@ _BAD_REQUEST: Final = 400
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _FIELDS: Final = ("kind", "namespace", "name", "action", "replicas", "reason", "lasting")
+_MAX_TARGET: Final = 317
+"""A namespace of 63 characters, a slash and a name of 253."""
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -50,15 +53,20 @@ async def _render_overrides(
         await context.require(LIST_OVERRIDES)
     overrides = list_overrides(context.app) if await context.is_allowed(LIST_OVERRIDES) else ()
     now = context.app.now()
+    may_override = await context.is_allowed(actions.CREATE_OVERRIDE)
+    typed = {name: fields[name] for name in _FIELDS if fields.get(name)}
+    choice = await choose_target(context, {**typed, "target": fields.get("target", "")[:_MAX_TARGET]})
     return render_page(
         context,
         "overrides.html",
         status,
-        message=error,
-        typed={name: fields[name] for name in _FIELDS if fields.get(name)},
+        message=error or choice.message,
+        typed=typed,
+        choice=choice,
+        suggested=await suggest_targets(context) if may_override and choice.form is None else (),
         alive=[OverrideReport.from_override(override) for override in overrides if override.end_time > now],
         over=[OverrideReport.from_override(override) for override in overrides if override.end_time <= now],
-        may_override=await context.is_allowed(actions.CREATE_OVERRIDE),
+        may_override=may_override,
         may_end=await context.is_allowed(actions.DELETE_OVERRIDE),
         topics=["computeoverrides"],
     )

@@ -21,6 +21,7 @@ from tidegate.web.explanations import list_recent_decisions, report_inference
 from tidegate.web.feature_usage import list_used_features
 from tidegate.web.listing import Plural, RowQuery, SortOrder, select_page
 from tidegate.web.object_pages import list_pods, object_variables
+from tidegate.web.override_form import make_form
 from tidegate.web.release_pages import report_release
 from tidegate.web.rendering import render_page
 from tidegate.web.request_context import (
@@ -139,7 +140,7 @@ async def inference_page(
         pods=await list_pods(context, INFERENCE_LABEL, key),
         traffic=context.app.traffic.get_traffic(f"inference/{key}"),
         traffic_known=context.app.traffic.is_configured,
-        overridable=actions.is_overridable(resource),
+        override_form=await make_form(context, key, {}),
         may_override=await context.is_allowed(actions.CREATE_OVERRIDE),
         may_end=await context.is_allowed(actions.DELETE_OVERRIDE),
         **chart_variables(context.app, window, context.app.links.link_inference(key, window)),

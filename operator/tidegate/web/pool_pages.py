@@ -25,6 +25,7 @@ from tidegate.web.explanations import list_recent_decisions, report_pool
 from tidegate.web.forms import VerifiedForm, parse_change_fields
 from tidegate.web.listing import Plural
 from tidegate.web.object_pages import object_variables
+from tidegate.web.override_form import make_form
 from tidegate.web.pool_power import SlotQuery, get_slot_page, list_pod_namespaces, summarise_power
 from tidegate.web.rendering import render_page
 from tidegate.web.request_context import LIST_DECISIONS, LIST_NODES, AuthenticatedContext, RequestContext
@@ -94,6 +95,7 @@ async def pool_page(
             )
         ],
         next_freeze=find_next_begin(resource.spec.policy.freeze, context.app.now()),
+        override_form=await make_form(context, resource.key, {}),
         may_override=await context.is_allowed(actions.CREATE_OVERRIDE),
         may_end=await context.is_allowed(actions.DELETE_OVERRIDE),
         may_plan=may_plan,
