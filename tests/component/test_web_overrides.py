@@ -157,7 +157,12 @@ async def test_a_refused_target_keeps_what_was_typed(fleet: Dashboard) -> None:
 
 async def test_suggestions_are_bounded(dashboard: Dashboard) -> None:
     scaling = {"minReplicas": 1, "maxReplicas": 2}
-    dashboard.put(*(an_inference(f"m-{number:04}", scaling=scaling, placement={"pool": "a"}, replicas=None) for number in range(300)))
+    dashboard.put(
+        *(
+            an_inference(f"m-{number:04}", scaling=scaling, placement={"pool": "a"}, replicas=None)
+            for number in range(300)
+        )
+    )
 
     part = make_part(await read(dashboard, "/overrides"))
 

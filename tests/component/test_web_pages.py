@@ -513,6 +513,20 @@ async def test_a_release_is_offered_what_would_change_it(dashboard: Dashboard) -
 
 
 @pytest.mark.usefixtures("asked")
+async def test_an_answer_predicts_whether_the_p99_is_kept(full: Dashboard) -> None:
+    full.put(an_inference("fine", slo={"latencyP99": "30ms"}))
+
+    kept = told(Page(await read(full, "/plan/gpu-a")))
+    async with full.browser() as ann:
+        csrf = (await ann.get("/overrides")).text.partition(CSRF)[2].partition('"')[0]
+        missed = await ann.post("/plan/gpu-a", data={"csrf": csrf, "demand:ads/fine": "99999"})
+
+    assert "p99 predicted" in kept
+    assert "≤ 30ms" in kept
+    assert "> 30ms" in told(Page(missed.text))
+
+
+@pytest.mark.usefixtures("asked")
 async def test_a_question_is_answered_with_moves_and_keeps_what_was_asked(full: Dashboard) -> None:
     async with full.browser() as ann:
         csrf = (await ann.get("/overrides")).text.partition(CSRF)[2].partition('"')[0]

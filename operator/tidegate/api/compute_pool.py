@@ -469,6 +469,12 @@ class ComputePoolStatus(StatusModel):
         ListMap("type"),
     ] = ()
 
+    @property
+    def ordered_tiers(self) -> tuple[TierUsage, ...]:
+        """Return the slices of tiers in the order of Tier, the most urgent first; unknown tiers come last."""
+        order = {tier.value: number for number, tier in enumerate(Tier)}
+        return tuple(sorted(self.tiers, key=lambda usage: (order.get(usage.name, len(order)), usage.name)))
+
 
 class ComputePool(CustomResource):
     """Nodes whose compute is divided into equal slices, on which Inferences are placed."""

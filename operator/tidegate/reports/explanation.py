@@ -233,7 +233,7 @@ def explain_pool(pool: ComputePool, inputs: ExplanationInputs) -> PoolReport:
         pool=pool.metadata.name,
         nodes=status.nodes,
         slices=status.slices,
-        tiers=status.tiers,
+        tiers=status.ordered_tiers,
         policy_mode=pool.spec.policy.mode,
         mode=status.mode,
         held_by=report_pool_holds(pool, inputs.overrides, inputs.now),

@@ -246,7 +246,7 @@ def _report_pool(pool: ComputePool, state: ObjectState) -> PoolLine:
         mode=pool.effective_mode,
         nodes=status.nodes,
         slices=status.slices,
-        tiers=status.tiers,
+        tiers=status.ordered_tiers,
         state=state,
     )
 

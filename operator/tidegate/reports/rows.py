@@ -231,7 +231,7 @@ class PoolRow(StateRow):
             mode=pool.effective_mode,
             nodes=status.nodes,
             slices=status.slices,
-            tiers=status.tiers,
+            tiers=status.ordered_tiers,
             decision=status.last_decision,
         )
 
@@ -395,7 +395,7 @@ def build_list_row(resource: CustomResource) -> ListRow:
             return _make_list_row(resource, features, detail, features.ready_text)
         case ComputePool():
             slices = resource.status.slices
-            used = ", ".join(f"{tier.name} {tier.slices}" for tier in resource.status.tiers)
+            used = ", ".join(f"{tier.name} {tier.slices}" for tier in resource.status.ordered_tiers)
             report = ObjectReport.from_object(resource)
             return _make_list_row(
                 resource, report, used or "no slices assigned", f"{slices.used}/{slices.healthy}"

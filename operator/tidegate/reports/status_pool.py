@@ -113,7 +113,7 @@ def report_pool(pool: ComputePool, contents: PoolObjects, related: RelatedObject
         **common_fields(pool, related),
         nodes=status.nodes,
         slices=status.slices,
-        tiers=status.tiers,
+        tiers=status.ordered_tiers,
         policy_mode=pool.spec.policy.mode,
         mode=status.mode,
         held_by=report_pool_holds(pool, contents.overrides, related.now),

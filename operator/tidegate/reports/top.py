@@ -280,7 +280,7 @@ def _report_pool(
         healthy=status.slices.healthy,
         used=used,
         use=round(used / status.slices.healthy, 4) if status.slices.healthy else None,
-        tiers=status.tiers,
+        tiers=status.ordered_tiers,
         inferences=len(models),
         requests_per_second=_round_number(sum(rates)) if rates else None,
         value_per_second=_round_number(sum(values)) if values else None,

@@ -76,14 +76,15 @@ class TargetChoice:
 def list_expiries(now: datetime, typed: str = "") -> tuple[ExpiryChoice, ...]:
     """Return the durations to choose from, and the typed one if it is another."""
     choices = [
-        ExpiryChoice(lasting, f"{text}, until {_end(now, lasting)}") for lasting, text in _LASTINGS.items()
+        ExpiryChoice(lasting, f"{text}, until {_format_end(now, lasting)}")
+        for lasting, text in _LASTINGS.items()
     ]
     if typed and typed not in _LASTINGS:
         choices.append(ExpiryChoice(typed, typed))
     return tuple(choices)
 
 
-def _end(now: datetime, lasting: str) -> str:
+def _format_end(now: datetime, lasting: str) -> str:
     duration = parse_duration(lasting)
     return f"{now + duration:%H:%M UTC}" if duration < _DAY else f"{now + duration:%b %d, %H:%M UTC}"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from tidegate.api.inference import Inference
+from tidegate.api.allocation_decision import DecisionTrigger
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.inference import Inference, Tier
 from tidegate.api.messages.catalogue import messages_by_name
 from tidegate.api.meta import ObjectKey
 from tidegate.reports.decision import DecisionReport
@@ -207,11 +209,21 @@ async def decisions_page(
     context: AuthenticatedContext,
     pool: Annotated[str, Query(max_length=63)] = "",
     inference: Annotated[str, Query(max_length=127)] = "",
+    trigger: DecisionTrigger | Literal[""] = "",
+    mode: PolicyMode | Literal[""] = "",
+    tier: Tier | Literal[""] = "",
     page: Annotated[int, Query(ge=1, le=1_000)] = 1,
 ) -> HTMLResponse:
-    """Show the log of decisions."""
+    """Show the log of decisions; `tier` is that of an Inference that moves."""
     await context.require(LIST_DECISIONS)
-    selected = select_page(list_recent_decisions(context.app, pool or None, inference or None), page)
+    decisions = [
+        decision
+        for decision in list_recent_decisions(context.app, pool or None, inference or None)
+        if (not trigger or decision.spec.trigger is trigger)
+        and (not mode or decision.spec.mode is mode)
+        and (not tier or any(move.tier is tier for move in decision.spec.moves))
+    ]
+    selected = select_page(decisions, page)
     return render_page(
         context,
         "decisions.html",
@@ -221,6 +233,8 @@ async def decisions_page(
         pages=selected.pages,
         pool=pool,
         inference=inference,
+        chosen={"trigger": trigger, "mode": mode, "tier": tier},
+        choices={"trigger": list(DecisionTrigger), "mode": list(PolicyMode), "tier": list(Tier)},
         pools=[pool.metadata.name for pool in context.app.fleet.pools.list_all()],
         topics=["allocationdecisions"],
     )

@@ -20,7 +20,8 @@ from tidegate.reports.plan import InferenceOutcomeReport, PlanReport, sum_demand
 from tidegate.reports.shared import OverrideReport
 from tidegate.services.what_if import parse_what_if
 from tidegate.web import actions
-from tidegate.web.charts import NOT_CONFIGURED
+from tidegate.web.chart_parts import chart_variables
+from tidegate.web.charts import Window
 from tidegate.web.explanations import list_recent_decisions, report_pool
 from tidegate.web.forms import VerifiedForm, parse_change_fields
 from tidegate.web.listing import Plural
@@ -54,8 +55,12 @@ async def pool_page(
     request: Request,
     on: Annotated[str, Query(max_length=127)] = "",
     nodes: Annotated[int, Query(ge=1, le=100_000)] = 1,
+    window: Window = "1h",
 ) -> HTMLResponse:
-    """Show the assignment of a pool's compute; `on` filters the slots by Inference, `nodes` is the page of nodes."""
+    """Show the assignment of a pool's compute.
+
+    `on` filters the slots by Inference, `nodes` is the page of nodes, and `window` is that of the charts.
+    """
     resource = await context.read_object(context.app.fleet.pools, ObjectKey("", name))
     await context.require(LIST_DECISIONS)
     overrides = await context.list_overrides()
@@ -86,7 +91,7 @@ async def pool_page(
         nodes_watched=context.app.nodes.watched,
         may_nodes=await context.is_allowed(LIST_NODES),
         no_history=context.app.simulations.history_problem,
-        no_charts="" if context.app.charts.is_configured else NOT_CONFIGURED,
+        **chart_variables(context.app, window, context.app.links.link_pool(name, window)),
         decisions=[DecisionReport.from_decision(decision) for decision in decisions[:10]],
         overrides=[
             OverrideReport.from_override(override)
@@ -151,9 +156,26 @@ async def _render_plan(context: RequestContext, pool: str, fields: Mapping[str, 
         report=report,
         message=message,
         fields=fields,
+        p99s=_predict_p99s(context, report) if report is not None else {},
         editable=_select_editable_rows(report, fields) if report is not None else None,
         topics=[],
     )
+
+
+def _predict_p99s(context: RequestContext, report: PlanReport) -> Mapping[str, str]:
+    """Return the p99 that the planned replicas keep, by Inference with an SLO and a known demand.
+
+    Capacities are rates within the SLO, so the solver knows whether its limit holds, and not by how much.
+    """
+    predicted: dict[str, str] = {}
+    for outcome in report.asked:
+        namespace, _, name = outcome.inference.rpartition("/")
+        inference = context.app.fleet.inferences.get(ObjectKey(namespace, name))
+        if inference is None or inference.spec.slo is None or outcome.demand is None:
+            continue
+        sign = "≤" if outcome.would_serve >= outcome.demand else ">"
+        predicted[outcome.inference] = f"{sign} {inference.spec.slo.latency_p99}"
+    return predicted
 
 
 async def _current_plan(context: RequestContext, pool: str) -> PlanReport | None:

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const TIERS = ["realtime", "nearline", "offline"];
-  const WINDOWS_S = { "15m": 900, "1h": 3600, "4h": 14400 };
+  const WINDOWS_S = { "15m": 900, "1h": 3600, "6h": 21600, "24h": 86400 };
   const STEPS = 240; // of every window, as the server asks for them
   const ROWS = 12; // of the table
   const EVERY_MS = 15000;
@@ -148,8 +148,15 @@
       }
     }
 
+    function keep() {
+      const address = new URL(location.href);
+      address.searchParams.set("window", period.value);
+      history.replaceState(null, "", address);
+    }
+
     read();
     setInterval(() => !document.hidden && read(), EVERY_MS);
+    period.addEventListener("change", keep);
     period.addEventListener("change", read);
     document.addEventListener("visibilitychange", () => !document.hidden && read());
     document.addEventListener("tidegate:theme", draw);
