@@ -53,12 +53,12 @@ class OverrideForm:
     typed: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def action(self) -> str:
+    def chosen_action(self) -> str:
         """Return the chosen action."""
         return self.typed.get("action") or "hold"
 
     @property
-    def lasting(self) -> str:
+    def chosen_lasting(self) -> str:
         """Return the chosen duration."""
         return self.typed.get("lasting") or DEFAULT_LASTING
 
