@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from builders.inference import an_inference
 from builders.recorded_fleet import a_recorded_fleet, recorded_series
+from builders.release import ERRORS, LATENCY, a_release, released
 from builders.shown_fleet import ready, shown_series
 from builders.waiting import eventually
 from fixtures.app_server import served
@@ -50,6 +51,7 @@ async def shown() -> AsyncIterator[tuple[Dashboard, str]]:
     """With a fleet, and its address."""
     async with a_dashboard() as dashboard:
         dashboard.show_fleet()
+        dashboard.put(released(a_release(checks=[ERRORS, LATENCY]), step=2, weight=5, target="9 1 5:9"))
         async with served(dashboard.app) as address:
             yield dashboard, address
 
@@ -60,12 +62,17 @@ PAGES = {
     "list": "/list/inferences",
     "inference": "/inferences/ads/din",
     "failed": "/inferences/ads/wide",
+    "inference charts": "/inferences/ads/din/charts",
     "access": "/modelaccesses/ads/din",
+    "release": "/modelaccesses/ads/ctr/release",
     "power": "/computepools/cpu-a",
     "simulate": "/computepools/cpu-a/simulate",
     "decisions": "/decisions",
     "decision": "/decisions/cpu-a-2",
     "overrides": "/overrides",
+    "override": "/overrides?target=ads/din",
+    "search": "/?q=din&namespace=ads",
+    "sorted": "/list/inferences?sort=-p99",
 }
 
 
