@@ -18,6 +18,7 @@ from aiohttp.test_utils import TestServer
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from builders.compute_pool import compute_pool_body
+from builders.inference import an_inference
 from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.exporters.objects import ObjectMetrics
@@ -33,6 +34,7 @@ from tidegate.telemetry.prometheus_api import PrometheusApi
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
 from tidegate.telemetry.recording_rules import SIGNALS
 from tidegate.web.charts import ChartReader, pool_query
+from tidegate.web.traffic_charts import read_inference_charts
 from tidegate_localcluster.fleet_demo.day import START_HOUR, DemoClock
 from tidegate_localcluster.fleet_demo.kubelet import ReadyPods
 from tidegate_localcluster.fleet_demo.pool_metrics import scrape_pools
@@ -152,6 +154,21 @@ async def test_the_dashboards_own_questions_have_answers(served: Served) -> None
     assert 0 < (found.latency_p99_ms or 0) < 1000 * SLO_S["realtime"]
 
 
+async def test_the_charts_of_an_inference_have_its_load(served: Served) -> None:
+    inference = an_inference(CTR.name, "fleet", slo={"latencyP99": "50ms"})
+    now = datetime.fromtimestamp(served.clock[0] + 5, UTC)
+    reader = ChartReader(PrometheusApi(served.url).query_range, lambda: now, lambda: 0.0)
+
+    drawn = await read_inference_charts(reader, inference, "15m")
+    unknown = await read_inference_charts(reader, an_inference("gone", "fleet"), "15m")
+
+    assert [chart.legend[0][0] for chart in drawn.charts] == ["sent", "not answered", "p99", "desired"]
+    newest = dict(zip(drawn.numbers.head, drawn.numbers.rows[0][1], strict=True))
+    assert newest["sent requests, per second"] == pytest.approx(CTR.demand_per_s(START_HOUR), rel=1e-4)
+    assert newest["ready replicas, pods"] == 2
+    assert unknown.charts == ()
+
+
 async def test_the_dashboards_charts_have_what_the_controllers_said(served: Served) -> None:
     pools, registry = ObjectStore(kinds.COMPUTE_POOL), CollectorRegistry()
     status = {"observedGeneration": 1, "slices": {"healthy": 8, "free": 3}}
@@ -159,7 +176,7 @@ async def test_the_dashboards_charts_have_what_the_controllers_said(served: Serv
     registry.register(ObjectMetrics([pools], lambda: True))
     registry.register(PoolMetrics(pools, decisions, questions, lambda: True))
     pools.observe("ADDED", {**compute_pool_body("fleet"), "status": status})
-    began = (served.clock[0] // 60 + 1) * 60
+    began = (served.clock[0] // 180 + 1) * 180
     for minute in range(3):
         served.stand_in.record_replicas(began + minute * 60)
         served.stand_in.pools.add_page(began + minute * 60, generate_latest(registry).decode())
@@ -170,7 +187,7 @@ async def test_the_dashboards_charts_have_what_the_controllers_said(served: Serv
 
     charts = reader(120)
     found = (await charts.read("fleet", "6h")).slices
-    assert [(sample.time.timestamp() - began, sample.free) for sample in found] == [(0, 3), (60, 3), (120, 3)]
+    assert [(sample.time.timestamp() - began, sample.free) for sample in found] == [(0, 3), (90, 3)]
     assert (await charts.read("another", "6h")).slices == ()
     assert served.stand_in.knows_query(pool_query("fleet"))
     # The page was read last five minutes before: an answer may be as old, and no older.

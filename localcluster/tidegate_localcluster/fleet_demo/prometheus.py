@@ -3,6 +3,7 @@
 The controllers' own metrics are real and scraped; everything else is generated.
 """
 
+import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ CLUSTER_P99_MS: Final = (
     "histogram_quantile(0.99, sum by (envoy_cluster_name, le) "
     "(rate(envoy_cluster_upstream_rq_time_bucket[1m])))"
 )
+_INFERENCE_CHARTS: Final = re.compile(
+    r'"\(inference/(?P<namespace>[^|]+)\|release/[^)]+\)/(?P<name>[^(]+)\(.*"series", "offered"'
+)
+"""A query for the charts of one Inference."""
 SCRAPE_EVERY_S: Final = 5.0
 RETENTION_S: Final = 3600.0
 MAX_VALUES: Final = 500_000
@@ -125,7 +130,11 @@ class SimulatedPrometheus:
 
     def knows_query(self, query: str) -> bool:
         """Return whether Tidegate sends this query."""
-        return _normalise_query(query) in self._answers or self.pools.knows_query(query)
+        return (
+            _normalise_query(query) in self._answers
+            or self.pools.knows_query(query)
+            or _INFERENCE_CHARTS.search(query) is not None
+        )
 
     def query_instant(self, query: str, time_s: float) -> Sequence[VectorSample]:
         """Return the samples at a time; empty for an unknown query."""
@@ -151,6 +160,9 @@ class SimulatedPrometheus:
             return lambda time_s: (
                 VectorSample(*labelled_value) for labelled_value in self.pools.answer_query(query, time_s)
             )
+        charts = _INFERENCE_CHARTS.search(query)
+        if charts is not None:
+            return self._by_series(charts["namespace"], charts["name"])
         return self._answers.get(_normalise_query(query), _no_samples)
 
     def _iter_loads(self, time_s: float) -> Iterator[SimulatedLoad]:
@@ -183,6 +195,20 @@ class SimulatedPrometheus:
                 if load.ready or not ready_only:
                     name = f"inference/{self._namespace}/{load.model.name}/grpc"
                     yield VectorSample({"envoy_cluster_name": name}, value(load))
+
+        return answer
+
+    def _by_series(self, namespace: str, name: str) -> QueryAnswer:
+        """Answer with the series of one Inference's charts."""
+
+        def answer(time_s: float) -> Iterator[VectorSample]:
+            for load in self._iter_loads(time_s):
+                if (self._namespace, load.model.name) != (namespace, name):
+                    continue
+                values = {"offered": load.offered_per_s, "served": load.served_per_s, "ready": load.ready}
+                if load.ready:
+                    values |= {"p50": 0.4 * load.p99_s, "p99": load.p99_s}
+                yield from (VectorSample({"series": series}, value) for series, value in values.items())
 
         return answer
 
