@@ -121,4 +121,5 @@
   }
   grow();
   setInterval(grow, 5000);
+  document.addEventListener("htmx:afterSwap", grow);
 })();

@@ -1,0 +1,212 @@
+"""Builds the fleet of the dashboard's pictures: a recorded fleet demo, with the access, the release and the override it lacks.
+
+tests/record_fleet.py records it. The demo has no gateways, so its Inferences have no access: here is one, whose release is at its
+third step.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from builders.compute_override import compute_override_body
+from builders.model_access import a_model_access
+from builders.release import ERRORS, LATENCY, released
+from builders.shown_fleet import ready
+from tidegate.api.compute_override import ComputeOverride
+from tidegate.api.conditions import format_timestamp
+from tidegate.api.meta import CustomResource
+from tidegate.api.reasons import Reason
+from tidegate.telemetry.prometheus import ClusterTraffic
+from tidegate.telemetry.prometheus_api import RangeSeries
+from tidegate.telemetry.traffic_series import STABLE, TARGET
+
+RECORD = Path(__file__).resolve().parents[1] / "fixtures" / "recorded_fleet.json.gz"
+NAMESPACE, POOL, ACCESS = "fleet", "fleet", "home"
+PICTURED, RELEASED = "ctr-000", "ctr-001"
+WINDOW = "15m"
+STEPS, STEP, SHARE = (1, 5, 25, 50, 100), 3, 25
+_STEP_LENGTH = timedelta(minutes=5)
+_SAMPLE = timedelta(seconds=240)
+_RATIO = 1.10
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFleet:
+    """A fleet demo at one time."""
+
+    time: datetime
+    bodies: Mapping[str, Sequence[Mapping[str, Any]]]
+    """Objects by the plural of their kind, in lower case."""
+    traffic: Mapping[str, ClusterTraffic]
+    series: Mapping[str, Sequence[RangeSeries]]
+    """Answers of Prometheus: `pool` and `inference`."""
+    solver_input: Mapping[str, Any]
+    """What the controllers answered about their last decision."""
+
+    @property
+    def route_rate(self) -> float:
+        """Requests per second of the access's route: what the stable Inference gets is its part of them."""
+        return self.traffic[_cluster(PICTURED)].requests_per_s * 100 / (100 - SHARE)
+
+    def p99_ms(self, name: str) -> int:
+        """The p99 of an Inference in whole milliseconds."""
+        return int(self.traffic[_cluster(name)].latency_p99_ms or 0)
+
+    def answer(
+        self, expression: str, begin: datetime, end: datetime, step: timedelta
+    ) -> Sequence[RangeSeries]:
+        """Answer a range query of a pictured page."""
+        if f"release/{NAMESPACE}/{ACCESS}" in expression:
+            return release_series(self, begin, end, step)
+        if "tidegate_pool_" in expression:
+            return self.series["pool"]
+        return self.series["inference"] if f"/{PICTURED}(" in expression else ()
+
+
+def read_record() -> RecordedFleet:
+    """Return the committed record."""
+    record = json.loads(gzip.decompress(RECORD.read_bytes()))
+    traffic = {name: ClusterTraffic(rate, p99) for name, (rate, p99) in record["traffic"].items()}
+    stable, target = _cluster(PICTURED), _cluster(RELEASED)
+    rate = traffic[stable].requests_per_s * SHARE / (100 - SHARE)
+    traffic[target] = ClusterTraffic(rate, traffic[stable].latency_p99_ms)
+    return RecordedFleet(
+        datetime.fromisoformat(record["at"]),
+        record["objects"],
+        traffic,
+        record["series"],
+        record["solverInput"],
+    )
+
+
+def _cluster(name: str) -> str:
+    return f"inference/{NAMESPACE}/{name}/grpc"
+
+
+def added_objects(fleet: RecordedFleet) -> Sequence[CustomResource]:
+    """Return the access, its release, and the override."""
+    return _access(fleet), _override(fleet)
+
+
+def release_series(
+    fleet: RecordedFleet, begin: datetime, end: datetime, step: timedelta
+) -> Sequence[RangeSeries]:
+    """Return both sides of the release: its share grows with each step, and its errors are few."""
+    times = [begin + number * step for number in range((end - begin) // step + 1)]
+
+    def share(time: datetime) -> float:
+        return STEPS[max(STEP - 1 - (end - time) // _STEP_LENGTH, 0)] / 100
+
+    def wave(time: datetime) -> float:
+        return 0.96 + (abs((time - begin) // step % 40 - 20) / 20) ** 2 * 0.08
+
+    rate, p99_s = fleet.route_rate, fleet.p99_ms(PICTURED) / 1000
+
+    def series(name: str, side: str, value: Callable[[datetime], float]) -> RangeSeries:
+        return {
+            "metric": {"series": name, "side": side},
+            "values": [(time.timestamp(), f"{value(time):.6g}") for time in times],
+        }
+
+    return [
+        series("sent", TARGET, lambda time: rate * share(time) * wave(time)),
+        series("sent", STABLE, lambda time: rate * (1 - share(time)) * wave(time)),
+        series("failed", TARGET, lambda time: 0.0004 * rate * share(time)),
+        series("failed", STABLE, lambda time: 0.0003 * rate * (1 - share(time))),
+        series("p99", TARGET, lambda time: 1.01 * p99_s * wave(time)),
+        series("p99", STABLE, lambda time: p99_s * wave(time)),
+    ]
+
+
+def _access(fleet: RecordedFleet) -> CustomResource:
+    now = fleet.time
+    began = now - _SAMPLE
+    ready_pods = {
+        body["metadata"]["name"]: body["status"]["readyReplicas"] for body in fleet.bodies["inferences"]
+    }
+    seconds = int(_SAMPLE.total_seconds())
+    sent, stable = (int(fleet.route_rate * part / 100) * seconds for part in (SHARE, 100 - SHARE))
+    p99_ms = fleet.p99_ms(PICTURED)
+    limit_ms = ceil((p99_ms + 1) * _RATIO) - 1
+    targets = [{"inference": PICTURED, "weight": 100}, {"inference": RELEASED, "weight": 0}]
+    access = a_model_access(
+        ACCESS,
+        NAMESPACE,
+        hosts=["home.example.com"],
+        routes=[{"name": "default", "targets": targets, "timeout": "1s", "sticky": {"header": "x-user-id"}}],
+        release={
+            "route": "default",
+            "target": RELEASED,
+            "steps": list(STEPS),
+            "interval": "5m",
+            "checks": [ERRORS, LATENCY],
+        },
+    )
+    access = released(
+        access,
+        step=STEP,
+        weight=SHARE,
+        since=began.isoformat(),
+        windowBegan=began.isoformat(),
+        checked=now.isoformat(),
+        target=f"{sent} 6 9:{sent - sent // 60},{p99_ms + 1}:{sent // 60}",
+        stable=f"{stable} 12 9:{stable - stable // 60},{p99_ms}:{stable // 60}",
+        checks=[
+            {
+                "check": "ErrorRate",
+                "verdict": "Passing",
+                "message": f"6 of {sent} requests failed, the limit is 0.001; of the stable targets 12 of {stable}",
+            },
+            {
+                "check": "LatencyP99",
+                "verdict": "Passing",
+                "message": f"p99 is {p99_ms + 1} ms over {sent} requests, the limit is {limit_ms} ms",
+                "boundMs": limit_ms,
+            },
+        ],
+    )
+    shares = ((PICTURED, 100 - SHARE), (RELEASED, SHARE))
+    status = {
+        **access.status.dump(),
+        "observedGeneration": 1,
+        "url": "http://home.example.com",
+        "grpcTarget": "tidegate-gateway.tidegate-system:8080",
+        "routes": [
+            {
+                "name": "default",
+                "targets": [
+                    {"inference": name, "weight": weight, "endpoints": ready_pods[name]}
+                    for name, weight in shares
+                ],
+            }
+        ],
+        "conditions": [
+            ready(Reason.PROGRAMMED, "every gateway runs the planned routes"),
+            {**ready(Reason.PROGRAMMED, "every gateway runs the planned routes"), "type": "Programmed"},
+        ],
+    }
+    return access.model_copy(update={"status": type(access.status).model_validate(status)})
+
+
+def _override(fleet: RecordedFleet) -> ComputeOverride:
+    made = fleet.time - timedelta(minutes=20)
+    return ComputeOverride.parse(
+        compute_override_body(
+            f"floor-{NAMESPACE}-cvr-000",
+            metadata={
+                "creationTimestamp": format_timestamp(made),
+                "annotations": {"tidegate.io/author": "ann"},
+            },
+            target={"kind": "Inference", "namespace": NAMESPACE, "name": "cvr-000"},
+            floor={"replicas": 2},
+            reason="the sale begins at noon",
+            expiresAt=format_timestamp(made + timedelta(hours=2)),
+        )
+    )
