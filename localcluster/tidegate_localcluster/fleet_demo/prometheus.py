@@ -201,7 +201,7 @@ class SimulatedPrometheus:
     def _by_series(self, namespace: str, name: str) -> QueryAnswer:
         """Answer with the series of one Inference's charts."""
 
-        def answer(time_s: float) -> Iterator[VectorSample]:
+        def answer_series(time_s: float) -> Iterator[VectorSample]:
             for load in self._iter_loads(time_s):
                 if (self._namespace, load.model.name) != (namespace, name):
                     continue
@@ -210,7 +210,7 @@ class SimulatedPrometheus:
                     values |= {"p50": 0.4 * load.p99_s, "p99": load.p99_s}
                 yield from (VectorSample({"series": series}, value) for series, value in values.items())
 
-        return answer
+        return answer_series
 
     def _by_pod(self, value: Callable[[SimulatedLoad], float]) -> QueryAnswer:
         """Answer by pods that are ready now, because pods of the past are not recorded."""
