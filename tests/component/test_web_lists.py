@@ -120,6 +120,19 @@ async def test_a_label_is_found(three: Dashboard) -> None:
     assert names(await read(three, f"{PATH}?q=team%3Dnone")) == []
 
 
+async def test_labels_of_an_object_lead_to_all_objects_with_them(three: Dashboard) -> None:
+    many = {f"l-{number:02}": "<b>" for number in range(20)}
+    three.put(an_inference("labelled", metadata={"labels": many}))
+
+    page = await read(three, "/inferences/ads/fine")
+    crowded = await read(three, "/inferences/ads/labelled")
+
+    assert '<a href="/?q=team%3Dads" title="Search for this label">team=ads</a>' in page
+    assert "Labels" not in await read(three, "/inferences/ads/din")
+    assert "and 8 more" in crowded
+    assert "<b>" not in crowded
+
+
 async def test_one_search_for_all_kinds(three: Dashboard) -> None:
     found = await read(three, "/?q=gpu")
     nothing = await read(three, "/?q=%3Cimg%20src%3Dx%3E")

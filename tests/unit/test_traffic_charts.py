@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -12,6 +13,7 @@ from builders.inference import an_inference
 from builders.release import ERRORS, a_release, released
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError
+from tidegate.grafana.catalogue import DASHBOARDS
 from tidegate.reports.release_figures import ReleaseFigures
 from tidegate.reports.traffic_charts import ChartLine, ChartTime, LineChart, draw_line_chart, list_numbers
 from tidegate.telemetry.traffic_series import inference_query, release_query
@@ -128,6 +130,20 @@ def test_links_lead_to_the_boards_with_the_object_and_the_time() -> None:
     )
     assert logs.url == "https://logs.example/?q=ads%20ctr"
     assert ToolLinks().link_inference(ObjectKey("ads", "ctr"), "1h") == ()
+
+
+def test_links_lead_to_boards_that_have_these_variables() -> None:
+    links, key = ToolLinks("https://grafana.example"), ObjectKey("ads", "ctr")
+    boards = {board.uid: {variable.name for variable in board.variables} for board in DASHBOARDS}
+
+    for link in (
+        *links.link_inference(key, "1h"),
+        *links.link_release(key, "1h"),
+        *links.link_pool("a", "1h"),
+    ):
+        address = urlsplit(link.url)
+        names = {name.removeprefix("var-") for name in parse_qs(address.query) if name.startswith("var-")}
+        assert names <= boards[address.path.rpartition("/")[2]], link.url
 
 
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "grafana.example", "https://"])
