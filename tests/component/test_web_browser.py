@@ -196,6 +196,9 @@ async def test_a_chart_gives_way_to_why_there_is_none_and_comes_back(shown: Show
     dashboard.prometheus.answer = shown_series
     await page.get_by_label("The last", exact=True).select_option("6h")
     await drawn.wait_for()
+    assert page.url.endswith("?window=6h")
+    await page.reload()
+    assert await page.get_by_label("The last", exact=True).input_value() == "6h"
     visitor.errors.clear()  # the console calls a 503 an error
 
 

@@ -52,12 +52,21 @@ FILTERS = {
     "?tier=offline": ["p-3"],
     "?trigger=&mode=&tier=": ["p-1", "p-2", "p-3"],
     "?tier=offline&mode=RecommendOnly": [],
+    "?age=15m": ["p-1", "p-2", "p-3"],
+    "?age=1h&tier=offline": ["p-3"],
 }
 
 
 @pytest.mark.parametrize("query", FILTERS)
 async def test_decisions_are_those_of_the_filter(decided: Dashboard, query: str) -> None:
     assert names(await read(decided, f"/decisions{query}")) == FILTERS[query]
+
+
+async def test_decisions_before_the_chosen_time_are_left_out(decided: Dashboard) -> None:
+    decided.clock.now = SHOWN_AT + timedelta(minutes=14)
+
+    assert names(await read(decided, "/decisions?age=15m")) == ["p-1", "p-2"]
+    assert "age" in await read(decided, "/decisions?age=9h", 422)
 
 
 async def test_a_filter_stays_chosen_and_an_unknown_one_is_refused(decided: Dashboard) -> None:

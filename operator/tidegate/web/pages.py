@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from tidegate.api.allocation_decision import DecisionTrigger
 from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.messages.catalogue import messages_by_name
 from tidegate.api.meta import ObjectKey
@@ -18,7 +19,7 @@ from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.web import actions, change_pages, pool_pages, release_pages, simulation_pages
 from tidegate.web.access.rights import Action
 from tidegate.web.chart_parts import chart_variables, render_charts
-from tidegate.web.charts import Window
+from tidegate.web.charts import WINDOWS, Window
 from tidegate.web.explanations import list_recent_decisions, report_inference
 from tidegate.web.feature_usage import list_used_features
 from tidegate.web.listing import Plural, RowQuery, SortOrder, select_page
@@ -212,16 +213,19 @@ async def decisions_page(
     trigger: DecisionTrigger | Literal[""] = "",
     mode: PolicyMode | Literal[""] = "",
     tier: Tier | Literal[""] = "",
+    age: Window | Literal[""] = "",
     page: Annotated[int, Query(ge=1, le=1_000)] = 1,
 ) -> HTMLResponse:
-    """Show the log of decisions; `tier` is that of an Inference that moves."""
+    """Show the log of decisions; `tier` is that of an Inference that moves, and `age` the longest time since then."""
     await context.require(LIST_DECISIONS)
+    oldest = context.app.now() - parse_duration(age) if age else None
     decisions = [
         decision
         for decision in list_recent_decisions(context.app, pool or None, inference or None)
         if (not trigger or decision.spec.trigger is trigger)
         and (not mode or decision.spec.mode is mode)
         and (not tier or any(move.tier is tier for move in decision.spec.moves))
+        and (oldest is None or decision.spec.at >= oldest)
     ]
     selected = select_page(decisions, page)
     return render_page(
@@ -233,8 +237,13 @@ async def decisions_page(
         pages=selected.pages,
         pool=pool,
         inference=inference,
-        chosen={"trigger": trigger, "mode": mode, "tier": tier},
-        choices={"trigger": list(DecisionTrigger), "mode": list(PolicyMode), "tier": list(Tier)},
+        chosen={"trigger": trigger, "mode": mode, "tier": tier, "age": age},
+        choices={
+            "trigger": list(DecisionTrigger),
+            "mode": list(PolicyMode),
+            "tier": list(Tier),
+            "age": WINDOWS,
+        },
         pools=[pool.metadata.name for pool in context.app.fleet.pools.list_all()],
         topics=["allocationdecisions"],
     )
