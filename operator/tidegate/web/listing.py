@@ -199,13 +199,8 @@ class Listing:
                 return sorted(keys, key=lambda key: _tier_rank(self._row_of(key)), reverse=reverse)
             case "pool":
                 return sorted(keys, key=lambda key: self._row_of(key).pool, reverse=reverse)
-        values = [measures.get(key[1:]) for key in keys]
-        measured = [(value, key) for value, key in zip(values, keys, strict=True) if value is not None]
-        if not measured:
-            return keys
-        measured.sort(key=lambda pair: pair[0], reverse=reverse)
-        unmeasured = (key for value, key in zip(values, keys, strict=True) if value is None)
-        return [*(key for _, key in measured), *unmeasured]
+            case _:
+                return _sort_by_measure(keys, measures, reverse=reverse)
 
     def _row_of(self, key: _SortKey) -> ListRow:
         return self._rows[ObjectKey(key[1], key[2])]
@@ -235,6 +230,17 @@ class Listing:
                 f"{row.namespace}/{row.name}\n{row.reason}\n{row.detail}\n{labels}".lower()
             )
             self._counts[key.namespace][row.state] += 1
+
+
+def _sort_by_measure(keys: list[_SortKey], measures: Measures, *, reverse: bool) -> list[_SortKey]:
+    """Return keys by their measures; those without one come last."""
+    values = [measures.get(key[1:]) for key in keys]
+    measured = [(value, key) for value, key in zip(values, keys, strict=True) if value is not None]
+    if not measured:
+        return keys
+    measured.sort(key=lambda pair: pair[0], reverse=reverse)
+    unmeasured = (key for value, key in zip(values, keys, strict=True) if value is None)
+    return [*(key for _, key in measured), *unmeasured]
 
 
 def _tier_rank(row: ListRow) -> int:
