@@ -115,6 +115,26 @@ async def test_a_prometheus_that_is_silent_is_asked_again_later() -> None:
     assert len((await world.read()).slices) == 1
 
 
+async def test_a_slow_prometheus_collects_no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.web.charts._WAIT_S", 0.01)
+    slow, asked = asyncio.Event(), 0
+
+    async def query(*_: object) -> Sequence[RangeSeries]:
+        nonlocal asked
+        asked += 1
+        await slow.wait()
+        return ()
+
+    reader = ChartReader(query, lambda: NOW, lambda: 0.0)
+    pages = await asyncio.gather(
+        *(reader.read_series(f"q{number}", "1h") for number in range(3)), return_exceptions=True
+    )
+    assert all(isinstance(page, PrometheusError) and "slow" in str(page) for page in pages)
+    assert asked <= 3
+    slow.set()
+    assert (await reader.read_series("q0", "1h")).series == ()
+
+
 async def test_what_is_no_number_is_no_answer() -> None:
     with pytest.raises(PrometheusError, match=r"web\.prometheusUrl"):
         await World(a_series("slices", (0, "many"), state="healthy")).read()
