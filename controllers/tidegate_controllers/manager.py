@@ -54,7 +54,7 @@ from tidegate_controllers.release import ReleaseMeasurer
 from tidegate_controllers.serving import ServingObserver
 from tidegate_controllers.sharing import GpuSharing
 from tidegate_controllers.stores import Stores
-from tidegate_controllers.typed_caches import BatchFeaturesIndex, IndexedAccesses, OverrideIndex, TypedCaches
+from tidegate_controllers.typed_caches import FeatureUsersIndex, IndexedAccesses, OverrideIndex, TypedCaches
 from tidegate_controllers.workloads import KueueWorkloads
 
 Reconcile = Callable[[ObjectKey], Awaitable[timedelta | None]]
@@ -90,8 +90,6 @@ class ManagerDependencies:
     sharing: GpuSharing | None
     """None if no node agents run."""
     serving: SettingsProvider
-    gateway: str
-    """The gateways' `host:port` inside the cluster."""
     clock: Clock
     sees_nodes: bool = True
     """Whether the process may list the cluster's nodes, to report where resources are free."""
@@ -162,7 +160,7 @@ class ControllerManager:
             inferences,
             TypedCache(FeatureCompute, parts.stores.features),
             IndexedAccesses(parts.stores.accesses),
-            BatchFeaturesIndex(inferences),
+            FeatureUsersIndex(inferences),
         )
         self._pools = TypedCache(ComputePool, parts.stores.pools, strict=True)
         connect_objects(parts.stores, self._caches, self.queues, parts.proxies)
@@ -232,7 +230,7 @@ class ControllerManager:
                 applier=applier,
                 caches=self._caches,
                 sources=AccessSources(parts.proxies, parts.measurements),
-                pods=PipelinePodSettings(observer, parts.serving, parts.gateway),
+                pods=PipelinePodSettings(observer, parts.serving),
                 clock=parts.clock,
             ),
             pool=ComputePoolReconciler(

@@ -139,8 +139,9 @@ class ControllersFactory:
             ),
             allocator=allocator,
             sharing=sharing if settings.sharing_namespace else None,
-            serving=lambda: settings.serving_settings(self.credentials.identity.trusted_pem),
-            gateway=f"{settings.release}-gateway.{self.pod.namespace}.svc:{settings.gateway_port}",
+            serving=lambda: settings.serving_settings(
+                self.credentials.identity.trusted_pem, self.pod.namespace
+            ),
             clock=self.clock,
             # A process that serves some namespaces has no right to cluster-scoped kinds.
             sees_nodes=not settings.watch_namespaces,

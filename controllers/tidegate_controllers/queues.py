@@ -95,7 +95,7 @@ def connect_objects(stores: Stores, caches: TypedCaches, queues: WorkQueues, pro
     def wake_feature_users(features: ObjectKey) -> None:
         for access in accesses.find_by_features(features):
             queues.accesses.add(access)
-        for inference in caches.batches.find_users(features):
+        for inference in caches.feature_users.find_users(features):
             queues.inferences.add(inference)
 
     stores.inferences.subscribe(wake_users)

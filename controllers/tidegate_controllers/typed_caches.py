@@ -10,6 +10,7 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.api.shared_names import resolve_shared_name
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.pools.overrides import select_active, select_for_target
@@ -70,8 +71,8 @@ class IndexedAccesses:
                 subscriber(affected)
 
 
-class BatchFeaturesIndex:
-    """Finds the Inferences whose batch computes features of a FeatureCompute."""
+class FeatureUsersIndex:
+    """Finds the Inferences whose batch or stream uses a FeatureCompute."""
 
     def __init__(self, parsed: TypedCache[Inference]) -> None:
         self._parsed = parsed
@@ -93,18 +94,20 @@ class BatchFeaturesIndex:
             self._users[before].discard(key)
             if not self._users[before]:
                 del self._users[before]
-        compute = find_batch_features(inference) if inference is not None else None
+        compute = find_used_features(inference) if inference is not None else None
         if compute is not None:
             self._computes[key] = compute
             self._users[compute].add(key)
 
 
-def find_batch_features(inference: Inference) -> ObjectKey | None:
-    """Return the FeatureCompute that a batch names; None if it names none."""
-    batch = inference.spec.batch
-    if batch is None or batch.features is None:
-        return None
-    return ObjectKey(inference.metadata.namespace, batch.features.name)
+def find_used_features(inference: Inference) -> ObjectKey | None:
+    """Return the FeatureCompute that a batch or a stream names; None if it names none."""
+    batch, nearline, namespace = inference.spec.batch, inference.spec.nearline, inference.key.namespace
+    if batch is not None and batch.features is not None:
+        return ObjectKey(namespace, batch.features.name)
+    if nearline is not None and nearline.features is not None:
+        return resolve_shared_name(nearline.features, namespace)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class TypedCaches:
     inferences: TypedCache[Inference]
     features: TypedCache[FeatureCompute]
     accesses: IndexedAccesses
-    batches: BatchFeaturesIndex
+    feature_users: FeatureUsersIndex
 
 
 class OverrideIndex:

@@ -243,11 +243,15 @@ class ControlPlaneSettings(BaseSettings):
             return None
         return TracingSettings(self.otlp_endpoint, self.otlp_sampling_percent)
 
-    def serving_settings(self, client_ca: str) -> ServingSettings:
-        """Return the settings for model pods; `client_ca` is the PEM of the authority that agents trust."""
+    def serving_settings(self, client_ca: str, namespace: str) -> ServingSettings:
+        """Return the settings for model pods.
+
+        `client_ca` is the PEM of the authority that agents trust, and `namespace` that of the gateways.
+        """
         return ServingSettings(
             dataplane_image=self.dataplane_image,
             triton_image=self.triton_image,
+            gateway=f"{self.release}-gateway.{namespace}.svc:{self.gateway_port}",
             client_ca=client_ca,
             models_host_path=self.models_host_path,
             node_cache_path=self.node_cache_path,

@@ -147,8 +147,35 @@ class Running:
         return metric(generate_latest(self.metrics.registry).decode(), f"tidegate_agent_nearline_{name}")
 
 
+class FakeFeatures:
+    """Doubles the input of every message, unless it is away, which the first request notices."""
+
+    away = False
+    problem = ""
+    looks = 0
+    computed = 0
+
+    async def is_ready(self) -> bool:
+        self.looks += bool(self.problem)
+        if not self.away:
+            self.problem = ""
+        return not self.problem
+
+    async def compute_inputs(self, tensors: Sequence[InferenceTensor]) -> tuple[InferenceTensor, ...]:
+        if self.away:
+            self.problem = "FeatureCompute users does not answer"
+            raise NoAnswerError(FaultOrigin.FEATURES, self.problem)
+        self.computed += 1
+        return tuple(InferenceTensor(item.name, item.datatype, item.array * 2) for item in tensors)
+
+    async def close_client(self) -> None:
+        return
+
+
 @asynccontextmanager
-async def running(broker: FakeBroker, model: FakeModel | None = None) -> AsyncGenerator[Running]:
+async def running(
+    broker: FakeBroker, model: FakeModel | None = None, features: FakeFeatures | None = None
+) -> AsyncGenerator[Running]:
     metrics = AgentMetrics()
     found: list[Running] = []
 
@@ -163,6 +190,7 @@ async def running(broker: FakeBroker, model: FakeModel | None = None) -> AsyncGe
         ready,
         metrics,
         at_once=2,
+        features=features,  # type: ignore[arg-type]
     )
     found.append(Running(worker, broker, metrics))
     try:
@@ -329,3 +357,38 @@ async def test_a_message_that_went_to_another_pod_is_let_go_without_being_asked(
         await eventually(lambda: run.figure("in_flight") == 0, what="nothing is held")
         assert broker.kept == ["ours"]
         assert broker.given_back == []
+
+
+async def test_features_that_are_away_keep_messages_in_the_stream_and_bury_none() -> None:
+    broker, features = FakeBroker([a_message("a")]), FakeFeatures()
+    features.away = True
+    async with running(broker, features=features) as run:
+        await eventually(lambda: bool(broker.given_back), what="the first is given back")
+        assert run.worker.features_problem == "FeatureCompute users does not answer"
+        await eventually(lambda: features.looks >= 2, what="it asks again whether they are there")
+        # Delivered so often because of such absences, to other pods.
+        broker.waiting = [a_message(name, delivered=90) for name in "ab"]
+        fetched, looks = len(broker.asked_for), features.looks
+        await eventually(lambda: features.looks >= looks + 2, what="it asks again and again")
+        assert len(broker.asked_for) == fetched
+
+        features.away = False
+        await eventually(lambda: set(broker.kept) == {"a", "b"}, what="both are answered")
+        assert broker.dead == []
+        assert run.worker.features_problem == ""
+
+
+async def test_the_model_gets_what_the_features_make_of_a_message() -> None:
+    seen: list[float] = []
+
+    class Recording(FakeModel):
+        async def infer(
+            self, request_id: str, inputs: Sequence[InferenceTensor]
+        ) -> tuple[str, tuple[InferenceTensor, ...]]:
+            seen.append(float(inputs[0].array[0]))
+            return await super().infer(request_id, inputs)
+
+    broker = FakeBroker([a_message("a")])
+    async with running(broker, Recording(), FakeFeatures()):
+        await eventually(lambda: broker.kept == ["a"], what="it is answered")
+    assert seen == [2.0]

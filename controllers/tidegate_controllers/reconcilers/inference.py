@@ -9,6 +9,7 @@ from tidegate.api.compute_override import OverrideKind
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
+from tidegate.api.shared_names import is_shared_with
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.typed_cache import TypedCache
@@ -23,7 +24,7 @@ from tidegate.triton.agents import AgentClient
 from tidegate_controllers.applier import Applier
 from tidegate_controllers.placements import Placements
 from tidegate_controllers.serving import ServingObserver, is_cache_stale
-from tidegate_controllers.typed_caches import OverrideIndex, find_batch_features
+from tidegate_controllers.typed_caches import OverrideIndex, find_used_features
 from tidegate_controllers.workloads import KueueWorkloads
 
 _SYNC_REQUEUE: Final = timedelta(milliseconds=200)
@@ -89,7 +90,6 @@ class InferenceReconciler:
     async def _observe_inference(self, inference: Inference) -> InferenceObserved:
         serving = await self._observer.observe_serving(INFERENCE_LABEL, inference.key)
         now = self._clock.now()
-        compute = find_batch_features(inference)
         return InferenceObserved(
             inference=inference,
             now=now,
@@ -103,8 +103,16 @@ class InferenceReconciler:
             placement=self._placements.place(inference),
             jobs=serving.jobs,
             kueue=self._workloads.get_queueing(inference),
-            features=self._features.get(compute) if compute is not None else None,
+            features=self._find_features(inference),
             overrides=self._overrides.find_active(OverrideKind.INFERENCE, inference.key, now),
+        )
+
+    def _find_features(self, inference: Inference) -> FeatureCompute | None:
+        """Return the FeatureCompute that an Inference names, if it exists and shares with the namespace."""
+        key = find_used_features(inference)
+        features = self._features.get(key) if key is not None else None
+        return (
+            features if features is not None and is_shared_with(features, inference.key.namespace) else None
         )
 
 

@@ -39,14 +39,10 @@ ResourceT = TypeVar("ResourceT", bound=CustomResource)
 
 @dataclass(frozen=True, slots=True)
 class PipelinePodSettings:
-    """What pods of pipelines are observed and rendered with.
-
-    `gateway` is the gateways' `host:port` inside the cluster.
-    """
+    """What pods of pipelines are observed and rendered with."""
 
     observer: ServingObserver
     serving: SettingsProvider
-    gateway: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,8 @@ class ModelAccessReconciler:
     async def _plan_pipelines(self, access: ModelAccess) -> PipelinesPlan:
         pods = self._pods
         observed = await _observe_pipelines(access, self._caches, self._applier.stores, pods.observer)
-        return plan_pipelines(access, replace(observed, gateway=pods.gateway), pods.serving())
+        settings = pods.serving()
+        return plan_pipelines(access, replace(observed, gateway=settings.gateway), settings)
 
     def _observe_access(
         self, access: ModelAccess, pipelines: PipelinesPlan, release: ReleasePlan, now: datetime
@@ -134,7 +131,7 @@ class ModelAccessReconciler:
                 RoutingRefusal(access.key, refusal.reason, refusal.part, refusal.message)
                 for refusal in self._sources.proxies.list_refusals(host, access.metadata.uid)
             ),
-            gateway=self._pods.gateway,
+            gateway=self._pods.serving().gateway,
             pipelines=pipelines,
             release=release,
         )

@@ -81,6 +81,7 @@ def make_report(
         pod=pod,
         epoch=desired.epoch if desired else 0,
         generation=desired.generation if desired else 0,
+        features_revision=desired.features_revision if desired else None,
         phase=_derive_phase(order, observed, memory, current_step),
         target=order.version if order else None,
         serving=max(loaded, default=None),

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel
+from tidegate_dataplane.contract.pipeline import ModelCall
 
 
 class StreamProblem(StrEnum):
@@ -12,6 +13,7 @@ class StreamProblem(StrEnum):
 
     STREAM_UNREACHABLE = "StreamUnreachable"
     STREAM_REFUSED = "StreamRefused"
+    FEATURES_UNAVAILABLE = "FeaturesUnavailable"
 
 
 class SaslMechanism(StrEnum):
@@ -33,12 +35,27 @@ class KafkaOrder(ContractModel):
     sasl: SaslMechanism | None = None
 
 
+class StreamFeatures(ContractModel):
+    """How a pod gets the features of a message: by one call through the gateways at `gateway`, host:port.
+
+    The inputs of the call come from the message. The model gets the outputs, and of these inputs those in `passed_inputs`.
+    """
+
+    gateway: str
+    call: ModelCall
+    passed_inputs: tuple[str, ...] = ()
+    revision: str = Field(
+        min_length=1, description="changes with any of these fields or the plan; the report has it"
+    )
+
+
 class StreamOrder(ContractModel):
     """The stream to consume, the bucket for results and the subject or topic for dead letters.
 
     All are on the NATS server at `url`, unless `kafka` has the stream and the dead letters: then only the bucket is.
     `secret` names the Secret that is mounted for `url`; if empty, the agent connects without credentials.
     A message's deadline is in `deadline_header` or `deadline_field`; if both are empty, messages have none.
+    With `features`, the model gets features beside the tensors of the message.
     """
 
     url: str
@@ -54,6 +71,7 @@ class StreamOrder(ContractModel):
     ttl_s: float = Field(gt=0, description="how long the bucket keeps a result")
     dead_letters: str = Field(description="subject or topic of what cannot be answered")
     max_deliveries: int = Field(ge=1)
+    features: StreamFeatures | None = Field(default=None, exclude_if=lambda features: features is None)
 
 
 class StreamCount(ContractModel):

@@ -161,6 +161,12 @@ class DesiredState(ContractModel):
     stream: StreamOrder | None = Field(default=None, exclude_if=lambda stream: stream is None)
     batch: BatchOrder | None = Field(default=None, exclude_if=lambda batch: batch is None)
 
+    @property
+    def features_revision(self) -> str:
+        """Return the revision of the features of the stream's messages; empty without features."""
+        features = self.stream.features if self.stream is not None else None
+        return features.revision if features is not None else ""
+
 
 class VersionFailure(ContractModel):
     """Why a version does not serve; the message is that of the component that refused it."""
@@ -202,7 +208,8 @@ class RunnerEnd(ContractModel):
 class AgentReport(ContractModel):
     """The observed state of the pod, never the desired one.
 
-    `generation` is that of the current DesiredState. `bytes_done` and `bytes_total` are set while an artefact is
+    `generation` is that of the current DesiredState, and `features_revision` that of the features of its stream: empty without,
+    None of an agent that does not know features. `bytes_done` and `bytes_total` are set while an artefact is
     fetched; the total is None if the source does not report it.
     """
 
@@ -221,6 +228,7 @@ class AgentReport(ContractModel):
     failure: VersionFailure | None = None
     samples: SampleReport | None = Field(default=None, exclude_if=lambda samples: samples is None)
     stream: StreamReport | None = Field(default=None, exclude_if=lambda stream: stream is None)
+    features_revision: str | None = Field(default=None, exclude_if=lambda revision: revision is None)
     compile: CompileReport | None = Field(default=None, exclude_if=lambda compiled: compiled is None)
     batching: BatchingReport | None = Field(default=None, exclude_if=lambda batching: batching is None)
     events: tuple[EventStreamReport, ...] = Field(

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from tidegate.api.brokers import BrokerSubject, BrokerTopic, MessageFieldName, StreamName, TopicName
-from tidegate.api.fields import DurationText, ObjectName, duration_between
+from tidegate.api.fields import DurationText, ObjectName, SharedName, duration_between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel
 from tidegate.api.sample_log import NatsUrl, SubjectName
@@ -184,6 +184,14 @@ class NearlineSpec(ApiModel):
 
     consume: Annotated[ConsumeSpec, Field(description=ConsumeSpec.__doc__)]
     produce: Annotated[ProduceSpec, Field(description=ProduceSpec.__doc__)]
+    features: Annotated[
+        SharedName | None,
+        Field(
+            description="Name of a FeatureCompute in the same namespace that is called for each message: messages then have its "
+            "keys, and inputs of the model with the name of a feature get that feature. Or <namespace>/<name> of one in another "
+            "namespace whose annotation tidegate.io/shared-with lists this namespace. Absent: messages have all inputs."
+        ),
+    ] = None
     dead_letters: Annotated[DeadLetters, Field(description=DeadLetters.__doc__)]
     max_deliveries: Annotated[
         int,
@@ -195,3 +203,10 @@ class NearlineSpec(ApiModel):
             "30s; after them it is a dead letter.",
         ),
     ] = 5
+
+
+def describe_stream(consume: ConsumeSpec) -> str:
+    """Return the stream or topic with its servers, for messages."""
+    if consume.kafka is not None:
+        return f"topic {consume.kafka.topic} at {','.join(consume.kafka.bootstrap_servers)}"
+    return f"stream {consume.nats.stream} at {consume.nats.url}" if consume.nats is not None else "no stream"

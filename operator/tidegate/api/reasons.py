@@ -70,6 +70,7 @@ class Reason(StrEnum):
     CONSUMING = "Consuming"
     STREAM_UNREACHABLE = "StreamUnreachable"
     STREAM_REFUSED = "StreamRefused"
+    FEATURES_UNAVAILABLE = "FeaturesUnavailable"
     # Inference: batch
     BATCH_COMPLETE = "BatchComplete"
     SCORING = "Scoring"

@@ -74,15 +74,15 @@ class ModelUseReport(ApiModel):
 
 
 class FeatureJobReport(ApiModel):
-    """A Job that computes all features of the FeatureCompute for rows in files."""
+    """A Job that computes all features of the FeatureCompute for rows in files, or a stream whose messages get features."""
 
     kind: FeatureJobKind
     owner: str
-    """The Inference with the batch, or the FeatureCompute with the backfill: namespace/name."""
+    """The Inference with the batch or stream, or the FeatureCompute with the backfill: namespace/name."""
     rows: str
-    """URI of the rows."""
+    """URI of the rows, or the stream with the messages."""
     results: str
-    """URI of the folder with the folders of the runs."""
+    """URI of the folder with the folders of the runs, or the bucket with the results."""
 
     @classmethod
     def from_job(cls, job: FeatureJob) -> Self:
@@ -93,11 +93,11 @@ class FeatureJobReport(ApiModel):
         """Format the Job as a user of a feature."""
         if self.kind is FeatureJobKind.BACKFILL:
             return "backfill"
-        return f"batch {self.owner.rpartition('/')[2]}"
+        return f"{self.kind.value.lower()} {self.owner.rpartition('/')[2]}"
 
     def format_text(self) -> str:
         """Format the Job with its files."""
-        field = "inference" if self.kind is FeatureJobKind.BATCH else "featurecompute"
+        field = "featurecompute" if self.kind is FeatureJobKind.BACKFILL else "inference"
         return f"{self.kind.value.lower()} of {field}/{self.owner}, from {self.rows} to {self.results}"
 
 

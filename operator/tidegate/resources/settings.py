@@ -16,6 +16,8 @@ class ServingSettings:
     """Reference of the image that holds the agent."""
     triton_image: str
     """Reference of the image that holds tritonserver on PATH."""
+    gateway: str = ""
+    """The gateways' `host:port` inside the cluster, for pods that call other models."""
     client_ca: str = ""
     """PEM of the authority that signs the controllers' client certificate; agents accept no other caller."""
     models_host_path: str = ""

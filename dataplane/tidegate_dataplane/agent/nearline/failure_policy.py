@@ -37,6 +37,8 @@ class FaultOrigin(StrEnum):
     """The model failed: by this request, or by one beside it."""
     SERVER = "Server"
     """There is no server, or no model in it."""
+    FEATURES = "Features"
+    """The FeatureCompute does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def judge_failure(
         FaultOrigin.MESSAGE: delivered >= max_deliveries,
         FaultOrigin.UNCLEAR: is_suspect(delivered, max_deliveries),
         FaultOrigin.SERVER: False,
+        FaultOrigin.FEATURES: False,
     }[fault]
     if given_up:
         return DeadLetter(DeadReason.REFUSED, detail)

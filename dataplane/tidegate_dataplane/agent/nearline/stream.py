@@ -8,6 +8,7 @@ from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, re
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.broker import Broker
+from tidegate_dataplane.agent.nearline.features import FeatureClient
 from tidegate_dataplane.agent.nearline.kafka_broker import KafkaBroker
 from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
 from tidegate_dataplane.agent.nearline.message import ResultOrigin
@@ -59,6 +60,9 @@ class NearlineStream:
             refused = worker.problem.refused
             problem = StreamProblem.STREAM_REFUSED if refused else StreamProblem.STREAM_UNREACHABLE
             return StreamReport(problem=problem, message=worker.problem.message, count=worker.stream_count)
+        if worker.features_problem:
+            problem = StreamProblem.FEATURES_UNAVAILABLE
+            return StreamReport(problem=problem, message=worker.features_problem, count=worker.stream_count)
         return StreamReport(count=worker.stream_count) if worker.consuming else None
 
     async def finish_work(self) -> None:
@@ -93,6 +97,7 @@ def make_worker_starter(
             lambda: is_ready(desired.model),
             metrics,
             at_once=_request_concurrency(desired, order),
+            features=FeatureClient(order.features) if order.features is not None else None,
         )
 
     return start_worker

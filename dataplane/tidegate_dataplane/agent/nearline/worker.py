@@ -27,6 +27,7 @@ from tidegate_dataplane.agent.nearline.failure_policy import (
     is_unfinished,
     judge_failure,
 )
+from tidegate_dataplane.agent.nearline.features import FeatureClient
 from tidegate_dataplane.agent.nearline.message import (
     DeadlineField,
     InferenceRequest,
@@ -77,13 +78,18 @@ class StreamWorker:
         metrics: AgentMetrics,
         *,
         at_once: int,
+        features: FeatureClient | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Start the worker; it asks the model `at_once` messages side by side while the readiness check returns True."""
+        """Start the worker; it asks the model `at_once` messages side by side while the readiness check returns True.
+
+        With `features`, it adds the features of each message to the inputs of the model.
+        """
         self._order = order
         self._origin = origin
         self._broker = broker
         self._model = model
+        self._features = features
         self._is_ready = is_ready
         self._metrics = metrics
         self._at_once = at_once
@@ -108,6 +114,11 @@ class StreamWorker:
         unsettled = backlog.pending + backlog.unacknowledged
         return StreamCount(unsettled=unsettled, arrived=backlog.arrived, age_s=time.monotonic() - measured_at)
 
+    @property
+    def features_problem(self) -> str:
+        """Return why the features of messages cannot be computed now; empty if they can."""
+        return self._features.problem if self._features is not None else ""
+
     async def finish(self) -> None:
         """Stop pulling, finish what is in flight, and give the rest back; within FETCH_S + YIELD_S.
 
@@ -127,6 +138,8 @@ class StreamWorker:
             gauge.set(0)
         await self._broker.close()
         await self._model.close()
+        if self._features is not None:
+            await self._features.close_client()
 
     async def _run_sessions(self) -> None:
         while not self._ending.is_set():
@@ -208,12 +221,16 @@ class StreamWorker:
         return window.free_slots if window.free_slots >= max(1, self._order.max_in_flight // 4) else 0
 
     async def _model_is_ready(self) -> bool:
-        ready, now = await self._is_ready(), time.monotonic()
+        ready, now = await self._is_ready() and await self._features_are_ready(), time.monotonic()
         if ready:
             self._ready_at = now
         self.consuming = now - self._ready_at < NOT_READY_LIMIT_S
         self._metrics.nearline_consuming.set(self.consuming and self.problem is None)
         return ready
+
+    async def _features_are_ready(self) -> bool:
+        """Return whether features can be computed: no message is fetched meanwhile, so that its deliveries do not count."""
+        return self._features is None or await self._features.is_ready()
 
     async def _yield_messages(self, window: DeliveryWindow, askers: list[asyncio.Task[None]]) -> None:
         for delivery in window.close():
@@ -289,7 +306,7 @@ class StreamWorker:
             if isinstance(verdict, DeadLetter):
                 await self._publish_dead_letter(delivery, verdict)
             else:
-                if error.fault is not FaultOrigin.SERVER:
+                if error.fault not in (FaultOrigin.SERVER, FaultOrigin.FEATURES):
                     log.info(
                         "message_failed",
                         id=request.id,
@@ -316,7 +333,10 @@ class StreamWorker:
             self._busy_since = time.monotonic()
         self._requests_in_flight += 1
         try:
-            return await self._model.infer(request.id, request.inputs)
+            inputs = request.inputs
+            if self._features is not None:
+                inputs = await self._features.compute_inputs(inputs)
+            return await self._model.infer(request.id, inputs)
         finally:
             self._requests_in_flight -= 1
             if self._requests_in_flight == 0:

@@ -333,6 +333,13 @@ MESSAGES: Final = {
         "Messages wait in the stream.",
         "Do what the message says; Tidegate keeps retrying.",
     ),
+    Reason.FEATURES_UNAVAILABLE: CatalogueMessage(
+        "TG1504",
+        MessageLevel.ERROR,
+        "The FeatureCompute of spec.nearline.features does not answer. Messages wait in the stream, and none becomes a dead "
+        "letter for it.",
+        "Look at the FeatureCompute in the message: `tidegate status featurecompute/<name>`; pods ask it again until it answers.",
+    ),
     # Batches
     Reason.BATCH_COMPLETE: CatalogueMessage(
         "TG1601",

@@ -14,6 +14,7 @@ from tidegate.api.reasons import Reason
 from tidegate.api.shared_names import SHARED_WITH_ANNOTATION, resolve_shared_name
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.features.tensor_specs import format_spec, is_compatible
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.pipeline import CompiledPipeline
 from tidegate.routing.hosts import ACCESS_HEADER, FEATURES_HEADER
@@ -259,7 +260,7 @@ def _check_cuts(parts: Iterable[PipelinePart]) -> None:
         output = outputs[part.cut.by]
         if output.dtype not in _FLOAT_TYPES | {*_INTEGER_RANGES} or output.shape[1:] not in ((), (1,)):
             raise _make_invalid_error(
-                f"the candidates of {part.name} cannot be selected by {part.cut.by}: its output {_format_spec(output)} is not "
+                f"the candidates of {part.name} cannot be selected by {part.cut.by}: its output {format_spec(output)} is not "
                 "one number for each row"
             )
 
@@ -294,9 +295,9 @@ def _merge_inputs(specs: Iterable[tuple[str, TensorSpec]]) -> dict[str, tuple[st
     inputs: dict[str, tuple[str, TensorSpec]] = {}
     for part, spec in specs:
         first = inputs.setdefault(spec.name, (part, spec))
-        if not _is_compatible(first[1], spec):
+        if not is_compatible(first[1], spec):
             raise _make_invalid_error(
-                f"input {spec.name} is {_format_spec(first[1])} for {first[0]} and {_format_spec(spec)} for {part}: "
+                f"input {spec.name} is {format_spec(first[1])} for {first[0]} and {format_spec(spec)} for {part}: "
                 "a request can carry only one"
             )
     return inputs
@@ -329,9 +330,9 @@ def _compile_features(
         )
     for output in used:
         part, spec = needed[output.name]
-        if not _is_compatible(output, spec):
+        if not is_compatible(output, spec):
             raise _make_invalid_error(
-                f"feature {output.name} is {_format_spec(output)}, but {part} takes {_format_spec(spec)}: change one of them"
+                f"feature {output.name} is {format_spec(output)}, but {part} takes {format_spec(spec)}: change one of them"
             )
     return ModelCall(
         title=f"FeatureCompute {pipeline.features}",
@@ -364,26 +365,12 @@ def _list_client_inputs(
         if name in provided:
             continue
         first = inputs.setdefault(name, spec)
-        if not _is_compatible(first, spec):
+        if not is_compatible(first, spec):
             raise _make_invalid_error(
-                f"input {name} is {_format_spec(first)} for the features and {_format_spec(spec)} for {part}: "
+                f"input {name} is {format_spec(first)} for the features and {format_spec(spec)} for {part}: "
                 "a request can carry only one"
             )
     return tuple(inputs.values())
-
-
-def _is_compatible(source: TensorSpec, sink: TensorSpec) -> bool:
-    """Return whether a tensor of spec `source` can be passed as `sink`; a free dimension takes any length."""
-    if source.dtype != sink.dtype or len(source.shape) != len(sink.shape):
-        return False
-    return all(
-        length == other_length or -1 in (length, other_length)
-        for length, other_length in zip(source.shape, sink.shape, strict=True)
-    )
-
-
-def _format_spec(spec: TensorSpec) -> str:
-    return f"{spec.dtype} {list(spec.shape)}"
 
 
 def _rename_spec(spec: TensorSpec, name: str) -> TensorSpec:

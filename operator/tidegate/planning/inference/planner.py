@@ -64,6 +64,7 @@ from tidegate.planning.inference.side_conditions import (
     make_side_conditions,
     make_side_events,
 )
+from tidegate.planning.inference.stream_plan import StreamPlan, plan_stream
 from tidegate.planning.inference.swap_failures import (
     ObservedReplica,
     RecordedFailure,
@@ -132,7 +133,7 @@ class InferenceObserved:
     kueue: KueueState | None = None
     """What Kueue reports about the Jobs; None if the spec names no queue."""
     features: FeatureCompute | None = None
-    """The FeatureCompute that the batch names; None if it names none, or none that exists."""
+    """The FeatureCompute that the batch or the stream names; None if it names none, or none that it may use."""
 
     @property
     def slice_resources(self) -> SliceResources | None:
@@ -168,7 +169,10 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Re
     if inference.spec.batch is not None:
         return plan_batch(observed, inference.spec.batch, settings)
     source = hash_source(inference)
-    target = make_desired_state(inference, settings, epoch=observed.epoch, slices=observed.slice_resources)
+    stream = plan_stream(inference, observed.features, settings.gateway)
+    target = make_desired_state(
+        inference, settings, epoch=observed.epoch, slices=observed.slice_resources
+    ).model_copy(update={"stream": stream.order})
     replicas = tuple(
         ObservedReplica(
             pod, observed.reports.get(pod.uid), memory_limit_outdated=_has_outdated_memory(pod, observed)
@@ -187,7 +191,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Re
     objects = build_inference_objects(inference, settings, start, observed.slice_resources, observed.replicas)
     rollout = _plan_deployment(observed, objects, swap)
     pods = judge_rollout(inference, observed.pods, rollout, _judge_pods(observed, rollout.template))
-    status = _build_status(observed, target, replicas, swap, pods)
+    status = _build_status(observed, target, replicas, swap, pods, stream)
     return ReconcilePlan(
         apply=_select_manifests(objects, rollout),
         delete=delete_stale(observed.config_maps, observed.pods, source, rollout.sources),
@@ -295,13 +299,14 @@ def _build_status(
     replicas: Sequence[ObservedReplica],
     swap: SwapPlan,
     pods: Verdict,
+    stream: StreamPlan,
 ) -> InferenceStatus:
     inference = observed.inference
     generation = inference.metadata.generation
     serving = _find_serving_version(observed, replicas, swap)
     model = _judge_model(inference, target, _select_required(observed, target, replicas), swap, serving)
     side_inputs = SideInputs(
-        inference, observed.placement, observed.overrides, pods, observed.replicas, replicas
+        inference, observed.placement, observed.overrides, pods, observed.replicas, replicas, stream.refusal
     )
     ready_inputs = _ReadyInputs(observed, model, pods, replicas, _judge_placement(observed))
     conditions = (

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.conditions import Condition, ConditionStatus, ConditionType, ObservedCondition
 from tidegate.api.inference import Inference
-from tidegate.api.nearline import ConsumeSpec
+from tidegate.api.nearline import describe_stream
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.compiled_graph import judge_graphs
 from tidegate.planning.inference.joined_requests import judge_joins
@@ -21,7 +21,7 @@ from tidegate.planning.inference.reported_problems import (
     judge_reports,
     make_transition_events,
 )
-from tidegate.planning.inference.serving_status import Verdict, make_condition
+from tidegate.planning.inference.serving_status import PlanRefusal, Verdict, make_condition
 from tidegate.planning.inference.swap_failures import ObservedReplica
 from tidegate.planning.plan import Event, EventType
 from tidegate.planning.pools.overrides import judge_overrides, make_override_events
@@ -47,6 +47,8 @@ class SideInputs:
     desired_pods: int
     """How many pods should run."""
     replicas: Sequence[ObservedReplica] = ()
+    stream_refusal: PlanRefusal | None = None
+    """Why agents consume nothing although the spec names a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +137,11 @@ def _judge_stream(inputs: SideInputs) -> Verdict | None:
     """
     if inputs.inference.spec.nearline is None:
         return None
-    stream = _describe_stream(inputs.inference.spec.nearline.consume)
+    stream = describe_stream(inputs.inference.spec.nearline.consume)
     if inputs.desired_pods == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, f"no pod is to run; messages wait in {stream}")
+    if inputs.stream_refusal is not None:
+        return inputs.stream_refusal.to_verdict()
     reports = [
         replica.report.stream
         for replica in inputs.replicas
@@ -147,12 +151,6 @@ def _judge_stream(inputs: SideInputs) -> Verdict | None:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has reached the stream yet")
     problem = judge_reports(reports, lambda report: report.problem, lambda report: report.message)
     return problem or Verdict(True, Reason.CONSUMING, f"messages of {stream} are answered")
-
-
-def _describe_stream(consume: ConsumeSpec) -> str:
-    if consume.kafka is not None:
-        return f"topic {consume.kafka.topic} at {','.join(consume.kafka.bootstrap_servers)}"
-    return f"stream {consume.nats.stream} at {consume.nats.url}" if consume.nats is not None else "no stream"
 
 
 def _judge_override(inputs: SideInputs) -> Verdict | None:
@@ -181,7 +179,12 @@ SIDE_CONDITIONS: Final = (
     SideCondition(
         ConditionType.CONSUMING,
         _judge_stream,
-        partial(make_transition_events, ConditionType.CONSUMING, Reason.CONSUMING, StreamProblem),
+        partial(
+            make_transition_events,
+            ConditionType.CONSUMING,
+            Reason.CONSUMING,
+            (*StreamProblem, Reason.TARGET_NOT_FOUND, Reason.TARGET_NOT_READY, Reason.PLAN_INVALID),
+        ),
     ),
     SideCondition(ConditionType.OVERRIDE_ACTIVE, _judge_override, make_override_events),
 )

@@ -28,7 +28,7 @@ from tidegate.planning.inference.swap_failures import (
     update_progress,
 )
 from tidegate.planning.plan import AgentOrder
-from tidegate_dataplane.contract import AgentPhase, DesiredState
+from tidegate_dataplane.contract import AgentPhase, AgentReport, DesiredState
 
 _WAVES: Final = 4
 """Change a quarter of the replicas at once: loading costs a replica CPU and memory while it serves."""
@@ -211,6 +211,11 @@ def _infer_committed(
     return target.model_copy(update={"version": version, "sha256": None})
 
 
+def _has_features_of(report: AgentReport, order: DesiredState) -> bool:
+    """Return whether the agent has the order's features of messages, which change without another generation."""
+    return report.features_revision in (None, order.features_revision)
+
+
 def _list_orders(
     desired: DesiredState, target: DesiredState, replicas: Sequence[ObservedReplica]
 ) -> tuple[AgentOrder, ...]:
@@ -219,5 +224,6 @@ def _list_orders(
     return tuple(
         AgentOrder(replica.pod, order)
         for replica in replicas
-        if replica.report is not None and not has_order_for(replica, order)
+        if replica.report is not None
+        and not (has_order_for(replica, order) and _has_features_of(replica.report, order))
     )

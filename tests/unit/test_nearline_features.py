@@ -1,0 +1,215 @@
+"""Features of near-line messages: what is asked of a FeatureCompute, what the model gets, and who is to blame for a failure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import web
+from numpy.typing import NDArray
+
+from tidegate_dataplane.agent.nearline.failure_policy import FaultOrigin, Redeliver, judge_failure
+from tidegate_dataplane.agent.nearline.features import FeatureClient
+from tidegate_dataplane.agent.nearline.message import InferenceTensor, MalformedError
+from tidegate_dataplane.agent.nearline.model import NoAnswerError
+from tidegate_dataplane.contract import ModelCall, StreamFeatures, TensorSpec
+from tidegate_dataplane.pipeline.wire import LENGTH_HEADER
+
+USER = TensorSpec(name="user_id", dtype="INT64", shape=(-1, 1))
+CITY = TensorSpec(name="city", dtype="BYTES", shape=(-1, 1))
+AGE = TensorSpec(name="age", dtype="FP32", shape=(-1, 2))
+CALL = ModelCall(
+    title="FeatureCompute users",
+    headers={"x-tidegate-features": "ads/users"},
+    model="users",
+    inputs=(USER, CITY),
+    outputs=(AGE,),
+    timeout_us=2_000_000,
+)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def tensor(name: str, datatype: str, values: Any, dtype: Any) -> InferenceTensor:
+    array: NDArray[Any] = np.array(values, dtype=dtype)
+    return InferenceTensor(name, datatype, array)
+
+
+MESSAGE = (
+    tensor("user_id", "INT64", [[3], [9]], np.int64),
+    tensor("city", "BYTES", [[b"Oslo"], [b""]], np.object_),
+    tensor("price", "FP32", [[0.5], [2.5]], np.float32),
+)
+
+
+def answer_ages(*, values: Any = ((1, 2), (3, 4)), name: str = "age") -> web.Response:
+    array = np.array(values, dtype="<f4")
+    entry = {
+        "name": name,
+        "datatype": "FP32",
+        "shape": list(array.shape),
+        "parameters": {"binary_data_size": array.nbytes},
+    }
+    document = json.dumps({"outputs": [entry]}).encode()
+    return web.Response(body=document + array.tobytes(), headers={LENGTH_HEADER: str(len(document))})
+
+
+class Gateway:
+    """A gateway that records requests and answers as it is told."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.response: Callable[[], web.Response] = answer_ages
+        self.is_ready = True
+
+    async def infer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append((request.path, dict(request.headers), await request.read()))
+        return self.response()
+
+    async def ready(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append((request.path, dict(request.headers), b""))
+        return web.Response(status=200 if self.is_ready else 503)
+
+
+@asynccontextmanager
+async def asking(gateway: Gateway, *passed: str) -> AsyncGenerator[FeatureClient]:
+    app = web.Application()
+    app.router.add_post("/v2/models/users/infer", gateway.infer)
+    app.router.add_get("/v2/models/users/ready", gateway.ready)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    client = FeatureClient(
+        StreamFeatures(gateway=f"127.0.0.1:{port}", call=CALL, passed_inputs=passed, revision="abc")
+    )
+    try:
+        yield client
+    finally:
+        await client.close_client()
+        await runner.cleanup()
+
+
+async def test_the_model_gets_features_and_the_tensors_that_are_for_it() -> None:
+    gateway = Gateway()
+    async with asking(gateway, "city") as client:
+        inputs = await client.compute_inputs(MESSAGE)
+
+    assert [item.name for item in inputs] == ["city", "price", "age"]
+    assert inputs[2].array.tolist() == [[1, 2], [3, 4]]
+    assert inputs[2].datatype == "FP32"
+    ((path, headers, body),) = gateway.requests
+    assert path == "/v2/models/users/infer"
+    assert headers["x-tidegate-features"] == "ads/users"
+    length = int(headers[LENGTH_HEADER])
+    document = json.loads(body[:length])
+    assert [item["name"] for item in document["inputs"]] == ["user_id", "city"]
+    assert document["outputs"] == [{"name": "age", "parameters": {"binary_data": True}}]
+    assert body[length : length + 16] == np.array([3, 9], dtype="<i8").tobytes()
+    assert body[length + 16 :] == b"\x04\0\0\0Oslo\0\0\0\0"
+
+
+async def test_a_message_may_have_the_time_of_its_features() -> None:
+    gateway = Gateway()
+    async with asking(gateway) as client:
+        await client.compute_inputs((*MESSAGE, tensor("as_of", "INT64", [[7], [8]], np.int64)))
+
+    ((_, headers, body),) = gateway.requests
+    document = json.loads(body[: int(headers[LENGTH_HEADER])])
+    assert [item["name"] for item in document["inputs"]] == ["user_id", "city", "as_of"]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (MESSAGE[1:], "it has no input user_id, which FeatureCompute users needs"),
+        (
+            (*MESSAGE, tensor("age", "FP32", [[1, 2]], np.float32)),
+            "its input age is a feature of FeatureCompute users: leave it out",
+        ),
+        (
+            (tensor("user_id", "FP32", [[3]], np.float32), *MESSAGE[1:]),
+            "its input user_id is FP32, and FeatureCompute users needs INT64",
+        ),
+    ],
+)
+async def test_a_message_that_does_not_fit_is_refused_without_a_request(
+    tensors: tuple[InferenceTensor, ...], message: str
+) -> None:
+    gateway = Gateway()
+    async with asking(gateway) as client:
+        with pytest.raises(MalformedError, match=message):
+            await client.compute_inputs(tensors)
+    assert gateway.requests == []
+
+
+async def test_a_request_that_is_rejected_is_the_fault_of_the_message() -> None:
+    gateway = Gateway()
+    gateway.response = lambda: web.json_response({"error": "the inputs differ in length"}, status=400)
+    async with asking(gateway) as client:
+        with pytest.raises(
+            NoAnswerError, match="FeatureCompute users rejects it: the inputs differ"
+        ) as caught:
+            await client.compute_inputs(MESSAGE)
+        assert caught.value.fault is FaultOrigin.MESSAGE
+        assert not client.problem
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        (
+            lambda: web.Response(status=503, text="no healthy upstream"),
+            "HTTP status 503: no healthy upstream",
+        ),
+        (lambda: web.Response(status=404), "HTTP status 404: no text"),
+        (lambda: web.Response(status=500, text='{"error": "no memory"}'), "HTTP status 500: no memory"),
+        (
+            lambda: web.Response(status=200, text="<html>"),
+            "the response of FeatureCompute users cannot be read",
+        ),
+        (lambda: answer_ages(name="height"), "output age is missing"),
+        (lambda: answer_ages(values=[[1], [2]]), r"output age is FP32 \[2, 1\], not FP32 \[-1, 2\]"),
+    ],
+)
+async def test_every_other_answer_is_an_absence_until_it_is_ready_again(
+    response: Callable[[], web.Response], message: str
+) -> None:
+    gateway = Gateway()
+    gateway.response, gateway.is_ready = response, False
+    async with asking(gateway) as client:
+        assert await client.is_ready()
+        assert gateway.requests == []
+        with pytest.raises(NoAnswerError, match=message) as caught:
+            await client.compute_inputs(MESSAGE)
+        assert caught.value.fault is FaultOrigin.FEATURES
+        assert client.problem == caught.value.message
+
+        assert not await client.is_ready()
+        assert client.problem == "FeatureCompute users does not answer: HTTP status 503: no text"
+        gateway.is_ready = True
+        assert await client.is_ready()
+        assert not client.problem
+    assert [path for path, _, _ in gateway.requests[1:]] == ["/v2/models/users/ready"] * 2
+    assert all(headers["x-tidegate-features"] == "ads/users" for _, headers, _ in gateway.requests)
+
+
+async def test_a_gateway_that_is_away_is_named() -> None:
+    client = FeatureClient(StreamFeatures(gateway="127.0.0.1:1", call=CALL, revision="abc"))
+    with pytest.raises(NoAnswerError, match="FeatureCompute users cannot be reached through 127") as caught:
+        await client.compute_inputs(MESSAGE)
+    assert caught.value.fault is FaultOrigin.FEATURES
+    assert not await client.is_ready()
+    await client.close_client()
+
+
+@pytest.mark.parametrize("delivered", [1, 5, 6, 1000])
+def test_no_message_is_given_up_for_features_that_are_away(delivered: int) -> None:
+    verdict = judge_failure(FaultOrigin.FEATURES, "away", delivered, 5)
+    assert isinstance(verdict, Redeliver)
+    assert 1 <= verdict.after_s <= 30
