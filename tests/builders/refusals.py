@@ -246,6 +246,54 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         "greater than or equal to 1",
         placement={"pool": "cpu-a", "slices": 0},
     ),
+    _inference(
+        "placement-pool-and-pools",
+        "placement",
+        "set exactly one of pool and pools",
+        placement={"pool": "cpu-a", "pools": [{"name": "cpu-b"}]},
+    ),
+    _inference(
+        "placement-nowhere", "placement", "set exactly one of pool and pools", placement={"slices": 2}
+    ),
+    _inference(
+        "placement-pool-twice",
+        "placement.pools",
+        "Duplicate value",
+        placement={"pools": [{"name": "cpu-a"}, {"name": "cpu-a", "slices": 2}]},
+    ),
+    *(
+        _inference(
+            f"placement-relative-capacity-{relative}",
+            "placement.pools[0].relativeCapacity",
+            says,
+            placement={"pools": [{"name": "cpu-a", "relativeCapacity": relative}]},
+        )
+        for relative, says in (
+            ("0.0", "must be more than 0"),
+            ("NaN", "must be a decimal"),
+            ("1e9", "must be a decimal"),
+        )
+    ),
+    _inference(
+        "placement-pools-without-slices",
+        "placement.pools[0].slices",
+        "greater than or equal to 1",
+        placement={"pools": [{"name": "cpu-a", "slices": 0}]},
+    ),
+    _scaled(
+        "in-several-pools",
+        "placement",
+        "placement.pools is only for Inferences without scaling and batch",
+        placement={"pools": [{"name": "cpu-a"}]},
+    ),
+    _inference(
+        "batch-in-several-pools",
+        "placement",
+        "placement.pools is only for Inferences without scaling and batch",
+        tier="offline",
+        placement={"pools": [{"name": "cpu-a"}]},
+        batch=batch_spec(),
+    ),
     _inference("placement-pool", "placement.pool", "must be a DNS label", placement={"pool": "A"}),
     _inference("batch-tier", "batch", "batch is only for tier offline", batch=batch_spec()),
     _inference(

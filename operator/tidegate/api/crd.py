@@ -102,6 +102,12 @@ KIND_DEFINITIONS: Final = (
                 "Pool", ".spec.placement.pool", "ComputePool whose slices it has, if any.", wide=True
             ),
             PrinterColumn(
+                "Pools",
+                ".status.poolSummary",
+                "Ready and planned replicas in each of several pools.",
+                wide=True,
+            ),
+            PrinterColumn(
                 "Spares",
                 ".status.spareReplicas",
                 "Number of warm spares.",

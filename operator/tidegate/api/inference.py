@@ -37,6 +37,8 @@ from tidegate.api.schema import (
 from tidegate_dataplane.contract import REVISION_SCHEMES, find_scheme
 
 MAX_INSTANCES: Final = 64
+MAX_POOLS: Final = 8
+"""The most ComputePools that one Inference names."""
 VERSION_PATTERN: Final = r"^[1-9][0-9]{0,8}$"
 
 
@@ -333,19 +335,103 @@ class RolloutSpec(ApiModel):
     ] = "10m"
 
 
-class Placement(ApiModel):
-    """The ComputePool and the slices that the pods run on."""
+_Slices = Annotated[int, Field(strict=True, ge=1, le=1_024)]
 
-    pool: Annotated[ObjectName, Field(description="Name of the ComputePool.")]
+
+class PlacementPool(ApiModel):
+    """One of several ComputePools that the pods run on."""
+
+    name: Annotated[ObjectName, Field(description="Name of the ComputePool.")]
     slices: Annotated[
-        int,
+        _Slices | None,
         Field(
-            strict=True,
-            ge=1,
-            le=1_024,
-            description="Number of slices of each replica, all on one node.",
+            description="Number of slices of each replica in this pool, all on one node. Absent: placement.slices."
         ),
+    ] = None
+    relative_capacity: Annotated[
+        Annotated[
+            DecimalText,
+            ValidationRules(
+                must_not_match("^[0.]*$", "must be more than 0: leave a pool out that cannot serve the model")
+            ),
+        ]
+        | None,
+        Field(
+            description="Requests per second that one replica in this pool answers, as a multiple of spec.capacity: a decimal in "
+            "quotes. tidegate calibrate measures a replica of any pool. Gateways send each replica its share of the requests. "
+            "Absent: slices divided by placement.slices."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShare:
+    """A pool that an Inference names, with all defaults filled in."""
+
+    name: str
+    slices: int
+    """Slices of each replica there."""
+    relative_capacity: float = 1.0
+    """Capacity of one replica there, as a multiple of spec.capacity."""
+
+
+class Placement(ApiModel):
+    """The ComputePools and the slices that the pods run on."""
+
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            cel="has(self.pool) != has(self.pools)",
+            message="set exactly one of pool and pools",
+            check=lambda placement: (placement.pool is None) != (placement.pools is None),
+        ),
+    )
+
+    pool: Annotated[
+        ObjectName | None, Field(description="Name of the ComputePool. Absent: pools has them.")
+    ] = None
+    pools: Annotated[
+        Annotated[
+            tuple[PlacementPool, ...],
+            Field(min_length=1, max_length=MAX_POOLS),
+            ListMap("name"),
+        ]
+        | None,
+        Field(
+            description="ComputePools in order of preference: a replica for which the first has no room runs in the next. A replica "
+            "stays in its pool as long as the pool is in the list, and fewer replicas end in the last pool first. Each pool has a "
+            "Deployment of its own. Not with scaling or batch. Absent: pool has the only one."
+        ),
+    ] = None
+    slices: Annotated[
+        _Slices,
+        Field(description="Number of slices of each replica, all on one node."),
     ] = 1
+
+    @property
+    def pool_shares(self) -> tuple[PoolShare, ...]:
+        """Return the pools in order of preference."""
+        if self.pools is None:
+            return (PoolShare(self.pool or "", self.slices),)
+        return tuple(self._fill_defaults(pool) for pool in self.pools)
+
+    def _fill_defaults(self, pool: PlacementPool) -> PoolShare:
+        slices = self.slices if pool.slices is None else pool.slices
+        relative = slices / self.slices if pool.relative_capacity is None else float(pool.relative_capacity)
+        return PoolShare(pool.name, slices, relative)
+
+    def find_share(self, pool: str) -> PoolShare | None:
+        """Return what is asked of one pool; None if it is not named."""
+        return next((share for share in self.pool_shares if share.name == pool), None)
+
+    @property
+    def pool_names(self) -> str:
+        """Return the names of the pools for people."""
+        return ",".join(share.name for share in self.pool_shares)
+
+    @property
+    def first_pool(self) -> str:
+        """Return the name of the most preferred pool."""
+        return self.pool_shares[0].name
 
 
 class Slo(ApiModel):
@@ -528,6 +614,17 @@ class InferenceSpec(ApiModel):
             "remove scaling",
             check=lambda spec: spec.scaling is None or spec.replicas == 1,
             field="replicas",
+        ),
+        ValidationRule(
+            cel="!has(self.placement) || !has(self.placement.pools) || (!has(self.scaling) && !has(self.batch))",
+            message="placement.pools is only for Inferences without scaling and batch: set placement.pool, or set replicas "
+            "and remove scaling",
+            check=lambda spec: (
+                spec.placement is None
+                or spec.placement.pools is None
+                or (spec.scaling is None and spec.batch is None)
+            ),
+            field="placement",
         ),
         ValidationRule(
             cel="!has(self.scaling) || has(self.placement)",
@@ -766,6 +863,20 @@ class AllocatedReplicas(StatusModel):
     epoch: Annotated[int, Field(ge=0, description="Epoch of the leader that wrote this.")] = 0
 
 
+class PoolReplicas(StatusModel):
+    """Replicas in one of several pools."""
+
+    name: Annotated[str, Field(max_length=253, description="Name of the ComputePool.")]
+    replicas: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Number of replicas that run there by plan; the rest of the list has the others.",
+        ),
+    ] = 0
+    ready_replicas: Annotated[int, Field(ge=0, description="Number of ready pods there.")] = 0
+
+
 class InferenceStatus(StatusModel):
     """State that the replicas report, not the state that was requested."""
 
@@ -778,6 +889,22 @@ class InferenceStatus(StatusModel):
             ge=0,
             description="Number of ready pods that are warm spares and get no requests. Absent if none are "
             "planned.",
+        ),
+    ] = None
+    pools: Annotated[
+        tuple[PoolReplicas, ...],
+        Field(
+            max_length=2 * MAX_POOLS,
+            description="Replicas by pool, if spec.placement.pools names several: first those of the list, in its order, then "
+            "those that are being drained.",
+        ),
+        ListMap("name"),
+    ] = ()
+    pool_summary: Annotated[
+        str | None,
+        Field(
+            max_length=1024,
+            description="The same in words, ready and planned: `h100 2/2, a100 1/3`. Absent without spec.placement.pools.",
         ),
     ] = None
     selector: Annotated[str, Field(max_length=512, description="Label selector of the pods, for /scale.")] = (
@@ -837,6 +964,23 @@ class Inference(CustomResource):
     def served_name(self) -> str:
         """Return the model name in requests."""
         return self.spec.model.name or self.metadata.name
+
+    def count_pool_replicas(self, share: PoolShare) -> PoolReplicas:
+        """Return the pods that the Inference is to have in one of its pools, and those that are ready there."""
+        if self.spec.placement is not None and len(self.spec.placement.pool_shares) == 1:
+            return PoolReplicas(
+                name=share.name, replicas=self.decided_pods, ready_replicas=self.status.ready_replicas
+            )
+        by_name = {pool.name: pool for pool in self.status.pools}
+        return by_name.get(share.name, PoolReplicas(name=share.name))
+
+    @property
+    def ready_slices(self) -> int | None:
+        """Return the slices of its ready pods; None without placement."""
+        if self.spec.placement is None:
+            return None
+        shares = self.spec.placement.pool_shares
+        return sum(share.slices * self.count_pool_replicas(share).ready_replicas for share in shares)
 
     @property
     def decided_replicas(self) -> int:

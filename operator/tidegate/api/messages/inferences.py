@@ -85,14 +85,14 @@ MESSAGES: Final = {
     Reason.POOL_NOT_FOUND: CatalogueMessage(
         "TG1202",
         MessageLevel.ERROR,
-        "The ComputePool in spec.placement.pool does not exist. Running pods keep running; no pod is "
-        "created, changed or scaled.",
-        "Create the pool, or correct spec.placement.pool.",
+        "A ComputePool in spec.placement does not exist, or is being deleted. Pods that run there keep running; no pod "
+        "is created or changed there. Other pools of the list are not affected.",
+        "Create the pool, or correct spec.placement.",
     ),
     Reason.POOL_NOT_READY: CatalogueMessage(
         "TG1203",
         MessageLevel.ERROR,
-        "The pool in spec.placement.pool accepts no pods; the message has the reason.",
+        "The pool in spec.placement accepts no pods; the message has the reason.",
         "Look at the conditions of the ComputePool.",
     ),
     Reason.POOL_FULL: CatalogueMessage(
