@@ -15,6 +15,7 @@ from tidegate.resources.names import (
     INFERENCE_LABEL,
     POOL_LABEL,
     make_child_name,
+    make_pool_deployment_name,
     parse_slices,
     to_label_value,
 )
@@ -114,8 +115,13 @@ class Ownership:
         if template is None or claimed.pool != template.pool or claimed.slices > template.slices:
             return False
         placement: Mapping[str, Any] = ((inference or {}).get("spec") or {}).get("placement") or {}
-        names_pool = to_label_value(placement.get("pool", "")) == claimed.pool
-        return not names_pool or claimed.slices <= placement.get("slices", 1)
+        pools = placement.get("pools") or ({"name": placement.get("pool", "")},)
+        granted = [
+            pool.get("slices", placement.get("slices", 1))
+            for pool in pools
+            if to_label_value(pool["name"]) == claimed.pool
+        ]
+        return not granted or claimed.slices <= granted[0]
 
     def _find_workload(self, pod: Manifest) -> tuple[Kind, Manifest] | None:
         """Return the Deployment or the Job behind a pod, if it is cached."""
@@ -146,9 +152,9 @@ class Ownership:
         if inference is None or uid_of(inference) != owner["uid"]:
             return None
         is_labelled = labels_of(workload).get(INFERENCE_LABEL) == to_label_value(name)
-        # An Inference has one Deployment, but one Job per run.
-        has_our_name = kind is not DEPLOYMENT or workload["metadata"]["name"] == make_child_name("inf", name)
-        return inference if is_labelled and has_our_name else None
+        return (
+            inference if is_labelled and (kind is not DEPLOYMENT or _has_our_name(workload, name)) else None
+        )
 
     def _forget_workload(self, kind: Kind, store: ObjectStore) -> Subscriber:
         def changed(key: ObjectKey) -> None:
@@ -170,6 +176,13 @@ class Ownership:
         for body in self._pods.by_label(INFERENCE_LABEL, name, namespace=inference.namespace):
             if key_of(body) in self._refused:
                 self.owns_pod(body)
+
+
+def _has_our_name(deployment: Manifest, inference: str) -> bool:
+    """Return whether a Deployment has the name of an Inference's only one, or of the one in its pool."""
+    pool = labels_of(deployment["spec"]["template"]).get(POOL_LABEL, "")
+    names = (make_child_name("inf", inference), make_pool_deployment_name(inference, pool))
+    return deployment["metadata"]["name"] in names
 
 
 def _find_controller(body: Manifest) -> Mapping[str, str] | None:

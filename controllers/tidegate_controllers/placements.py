@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.inference import Inference, Placement
+from tidegate.api.inference import Inference, PoolShare
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.kube.kinds import DEPLOYMENT, JOB, Kind
@@ -25,7 +25,13 @@ from tidegate.planning.pools.claims import (
 from tidegate.planning.pools.compute_pool import judge_readiness
 from tidegate.planning.pools.placement import PlacementResult, place_claim, place_without_pool
 from tidegate.planning.pools.pool_claims import PoolClaims
-from tidegate.resources.names import INFERENCE_LABEL, to_label_value
+from tidegate.planning.pools.spill_over import (
+    ListedPool,
+    divide_replicas,
+    make_pool_claims,
+    merge_placements,
+)
+from tidegate.resources.names import INFERENCE_LABEL, make_child_name, to_label_value
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.stores import OwnerIndex, Stores
 
@@ -44,7 +50,7 @@ class PoolSources:
 
 
 class Placements:
-    """Places each Inference in its pool, and wakes those that gain from a change of the pool.
+    """Places each Inference in its pools, and wakes those that gain from a change of a pool.
 
     Claims are keyed by the pool's label, because Deployments and pods carry no other name of their pool.
     """
@@ -57,11 +63,12 @@ class Placements:
         self._pods = stores.pods
         self._pool_claims: defaultdict[str, PoolClaims] = defaultdict(PoolClaims)
         self._claims: dict[ObjectKey, Mapping[str, PoolClaim]] = {}
-        self._workloads: dict[ObjectKey, LiveWorkload] = {}
-        self._assumed: dict[ObjectKey, int] = {}
-        """Slices that were given by `place` and may not be in the caches yet."""
-        self._replicas: dict[ObjectKey, int] = {}
-        """Replicas that the last `place` of each Inference gave it."""
+        self._workloads: dict[ObjectKey, Mapping[str, LiveWorkload]] = {}
+        """The workloads of each Inference, by name."""
+        self._assumed: dict[ObjectKey, Mapping[str, int]] = {}
+        """Slices that were given by `place`, by pool, and may not be in the caches yet."""
+        self._replicas: dict[ObjectKey, Mapping[str, int]] = {}
+        """Replicas that the last `place` of each Inference gave it, by pool."""
         self._specs: dict[str, object] = {}
         self._limits: dict[ObjectKey, tuple[Reason, int]] = {}
         """What decides which claims a pool refuses: its readiness, and the slices of its largest node."""
@@ -96,36 +103,53 @@ class Placements:
             return True
         if not self._parts.pools.store.synced.is_set():
             return False
-        if self._find_pool(inference.spec.placement) is None:
+        if all(self._find_pool(share) is None for share in inference.spec.placement.pool_shares):
             return True
         self._parts.occupancy.start_watching()
         return self._parts.occupancy.has_synced
 
     def place(self, inference: Inference) -> PlacementResult | None:
-        """Return what the pool of an Inference gives it; None if its spec names no pool.
+        """Return what the pools of an Inference give it; None if its spec names no pool.
 
         The result counts as assigned until `forget_assumed`, like an assumed pod of kube-scheduler.
         """
-        key, placement = inference.key, inference.spec.placement
+        key = inference.key
         self.forget_assumed(key)
-        if placement is None:
+        if inference.spec.placement is None:
             return None
-        pool, live = self._find_pool(placement), self.find_workload(key)
-        if pool is None:
-            return place_without_pool(placement.pool, resolve_replicas(inference, live).spec.replicas, live)
-        label, slices = to_label_value(placement.pool), self._parts.views.get_slices(pool)
-        claims = self._pool_claims[label]
-        claim = make_claim(resolve_replicas(inference, live), placement, live, self._find_assigned_pods(key))
-        claims.put_claim(claim)
-        result = place_claim(claim, live, pool, slices, claims)
-        self._replicas[key] = result.assigned_replicas
-        if result.resources is not None and result.replicas:
-            self._assumed[key] = result.replicas * placement.slices
+        resolved = resolve_replicas(inference, self.find_workload(key))
+        uses, pods = self._list_uses(inference), self._find_assigned_pods(key)
+        divided = divide_replicas(resolved.spec.replicas, [use.running_replicas for use in uses])
+        pending, results = divided.pending, list[PlacementResult]()
+        for use, staying in zip(uses, divided.staying, strict=True):
+            pool = self._find_pool(use.share)
+            if pool is None:
+                results.append(place_without_pool(use.share.name, staying, use.live))
+                continue
+            claims = self._pool_claims[use.pool_label]
+            claim = make_claim(resolved, use.share, use.live, pods, replicas=staying + pending)
+            claims.put_claim(claim)
+            results.append(place_claim(claim, use.live, pool, self._parts.views.get_slices(pool), claims))
+            pending -= max(results[-1].replicas - staying, 0)
+        self._assume_results(key, uses, results)
+        return merge_placements(results, resolved.spec.replicas)
+
+    def _assume_results(
+        self, key: ObjectKey, uses: Sequence[ListedPool], results: Sequence[PlacementResult]
+    ) -> None:
+        """Count what pools give as assigned, and claim again what is pending."""
+        given = list(zip(uses, results, strict=True))
+        self._replicas[key] = {use.pool_label: result.assigned_replicas for use, result in given}
+        self._assumed[key] = {
+            use.pool_label: result.replicas * use.share.slices
+            for use, result in given
+            if result.resources is not None and result.replicas
+        }
         self._update_claims(key)
-        if label not in self._claims.get(key, {}):
-            # By the caches, which are newer, the Inference is gone or names another pool.
-            claims.remove_claim(key)
-        return result
+        for use in uses:
+            if use.pool_label not in self._claims.get(key, {}):
+                # By the caches, which are newer, the Inference is gone or names another pool.
+                self._pool_claims[use.pool_label].remove_claim(key)
 
     def forget_assumed(self, key: ObjectKey) -> None:
         """Drop what `place` assumed: the write succeeded or failed, and the caches reflect it."""
@@ -137,11 +161,35 @@ class Placements:
         return sorted(self._claims_on(to_label_value(pool)), key=lambda claim: claim.key)
 
     def find_workload(self, key: ObjectKey) -> LiveWorkload | None:
-        """Return the Deployment of an Inference, or the Job of its batch, if there is one."""
-        return self._workloads.get(key)
+        """Return the Deployment of an Inference with the most replicas, or the Job of its batch, if there is one."""
+        workloads = self._workloads.get(key, {}).values()
+        # Of several Jobs one is terminating, and the other has no pods until that one is gone.
+        return max(workloads, key=lambda workload: workload.replicas, default=None)
 
-    def _find_pool(self, placement: Placement) -> ComputePool | None:
-        pool = self._parts.pools.get(ObjectKey("", placement.pool))
+    def find_pool_workload(self, inference: Inference, share: PoolShare) -> LiveWorkload | None:
+        """Return the workload of an Inference in one of its pools; if it names one pool, also one that is to move there."""
+        workloads, pool = self._workloads.get(inference.key, {}), to_label_value(share.name)
+        in_pool = [workload for workload in workloads.values() if workload.pool == pool]
+        if in_pool:
+            return max(in_pool, key=lambda workload: workload.replicas)
+        if inference.spec.placement is not None and len(inference.spec.placement.pool_shares) > 1:
+            return None
+        return workloads.get(make_child_name("inf", inference.key.name)) or self.find_workload(inference.key)
+
+    def _list_uses(self, inference: Inference) -> Sequence[ListedPool]:
+        placement, assumed = inference.spec.placement, self._assumed.get(inference.key, {})
+        return [
+            ListedPool(
+                share,
+                self.find_pool_workload(inference, share),
+                self._find_pool(share) is not None,
+                assumed.get(to_label_value(share.name), 0),
+            )
+            for share in (placement.pool_shares if placement is not None else ())
+        ]
+
+    def _find_pool(self, share: PoolShare) -> ComputePool | None:
+        pool = self._parts.pools.get(ObjectKey("", share.name))
         return pool if pool is not None and pool.metadata.deletion_timestamp is None else None
 
     def _find_assigned_pods(self, key: ObjectKey) -> Sequence[AssignedPod]:
@@ -157,24 +205,26 @@ class Placements:
             self._update_workload(key)
 
     def _update_workload(self, key: ObjectKey) -> None:
-        workloads: tuple[LiveWorkload, ...] = (
-            *self._find_owned(DEPLOYMENT, self._deployments, key),
-            *self._find_owned(JOB, self._jobs, key),
-        )
+        deployments = self._find_owned(DEPLOYMENT, self._deployments, key)
+        jobs = self._find_owned(JOB, self._jobs, key)
+        workloads: dict[str, LiveWorkload] = {**deployments, **jobs}
         self._workloads.pop(key, None)
         if workloads:
-            # Of several Jobs one is terminating, and the other has no pods until that one is gone.
-            self._workloads[key] = max(workloads, key=lambda workload: workload.replicas)
+            self._workloads[key] = workloads
         self._update_claims(key)
 
     def _find_owned(
         self, kind: Kind, views: ViewCache[LiveWorkloadT], key: ObjectKey
-    ) -> Sequence[LiveWorkloadT]:
-        """Return the objects of a kind that an Inference owns."""
+    ) -> Mapping[str, LiveWorkloadT]:
+        """Return the objects of a kind that an Inference owns, by name."""
         name, owns = to_label_value(key.name), self._parts.ownership.owns_workload
         bodies = views.store.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
         workloads = views.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
-        return [workload for body, workload in zip(bodies, workloads, strict=True) if owns(kind, body)]
+        return {
+            body["metadata"]["name"]: workload
+            for body, workload in zip(bodies, workloads, strict=True)
+            if owns(kind, body)
+        }
 
     def _update_claims(self, key: ObjectKey) -> None:
         """Claim again after a change of the Inference, its Deployment or one of its pods."""
@@ -190,21 +240,16 @@ class Placements:
                 self._wake_gaining(pool)
 
     def _make_claims(self, key: ObjectKey) -> Mapping[str, PoolClaim]:
-        """Make the claims of an Inference by pool: on the one that it names, and on those where it still has slices."""
-        inference, live = self._inferences.get(key), self.find_workload(key)
+        """Make the claims of an Inference by pool: on those that it names, and on those where it still has slices."""
+        inference, workloads = self._inferences.get(key), self._workloads.get(key, {}).values()
         pods = self._find_assigned_pods(key)
         if inference is None or inference.metadata.deletion_timestamp is not None:
             self._assumed.pop(key, None)
             self._replicas.pop(key, None)
-            return make_remaining_claims(key, live, pods, None)
-        placement = inference.spec.placement
-        if placement is None:
-            return make_remaining_claims(key, live, pods, None)
-        pool = to_label_value(placement.pool)
-        claim = make_claim(
-            resolve_replicas(inference, live), placement, live, pods, self._assumed.get(key, 0)
-        )
-        return {**make_remaining_claims(key, live, pods, pool), pool: claim}
+            return make_remaining_claims(key, workloads, pods)
+        resolved = resolve_replicas(inference, self.find_workload(key))
+        claims = make_pool_claims(resolved, self._list_uses(inference), pods)
+        return {**make_remaining_claims(key, workloads, pods, claims), **claims}
 
     def _claims_on(self, label: str) -> PoolClaims:
         return self._pool_claims.get(label) or PoolClaims()
@@ -234,7 +279,7 @@ class Placements:
                     [
                         gaining
                         for gaining, replicas in gains.items()
-                        if replicas > self._replicas.get(gaining, 0)
+                        if replicas > self._replicas.get(gaining, {}).get(label, 0)
                     ]
                 )
 

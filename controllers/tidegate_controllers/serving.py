@@ -27,7 +27,7 @@ class ServingObserved:
     reports: Mapping[str, AgentReport]
     config_maps: Sequence[Mapping[str, Any]]
     deployments: Sequence[Mapping[str, Any]]
-    deployment: DeploymentView | None
+    deployment_views: Sequence[DeploymentView]
     jobs: Sequence[JobView]
     refusal: PlanRefusal | None
     rooms: Sequence[NodeResources]
@@ -52,9 +52,7 @@ class ServingObserver:
             reports=await self.agents.get_reports(pods),
             config_maps=self.stores.config_maps.by_label(label, name, namespace=namespace),
             deployments=deployments,
-            deployment=next(
-                iter(self.stores.deployment_views.by_label(label, name, namespace=namespace)), None
-            ),
+            deployment_views=self.stores.deployment_views.by_label(label, name, namespace=namespace),
             jobs=self.stores.job_views.by_label(label, name, namespace=namespace),
             refusal=next((refusal for body in deployments if (refusal := _find_refusal(body))), None),
             rooms=await self.room.find_rooms(pods),

@@ -17,7 +17,8 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.inference.deployments import DeploymentView, parse_deployment
 from tidegate.planning.inference.node_resources import NodeResources
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
@@ -215,7 +216,7 @@ class RolloutWorld:
                 if pod.agent is not None and not pod.silent
             },
             config_maps=list(self.config_maps.values()),
-            deployment=self._deployment_view(),
+            deployments=[view for view in [self._deployment_view()] if view is not None],
             freest_nodes=[NodeResources("node-0", {SLICE: Decimal(self.capacity)}, free)],
         )
 

@@ -36,7 +36,8 @@ from tidegate.planning.access.proxies import ProxyView
 from tidegate.planning.access.release import ReleaseMeasurements, ReleasePlan, plan_release
 from tidegate.planning.batch.jobs import parse_job
 from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.pools.compute_override import OverrideObserved, plan_override
 from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
 from tidegate.planning.pools.nodes import parse_node

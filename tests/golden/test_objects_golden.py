@@ -20,10 +20,12 @@ from fixtures.golden import CheckGolden
 from tidegate.api.reasons import Reason
 from tidegate.planning.access.pipelines import PipelinesObserved, plan_pipelines
 from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pools.placement import PlacementResult
+from tidegate.planning.pools.spill_over import merge_placements
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import make_slice_resources
 
@@ -111,6 +113,27 @@ def test_inference_on_slices_of_a_pool(check_golden: CheckGolden) -> None:
     plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placement=placement), SETTINGS)
 
     check_golden(FOLDER / "inference-pool.yaml", _documents(plan))
+
+
+def test_inference_in_two_pools(check_golden: CheckGolden) -> None:
+    pools = [{"name": "cpu-a", "slices": 2}, {"name": "cpu-b", "relativeCapacity": "0.4"}]
+    inference = an_inference(replicas=3, placement={"pools": pools})
+    results = [
+        PlacementResult(
+            make_slice_resources(
+                a_compute_pool(name, nodeSelector={"pool": name}), slices, inference.spec.tier
+            ),
+            replicas,
+            Verdict(True, Reason.PLACED, ""),
+            replicas,
+            name,
+        )
+        for name, slices, replicas in (("cpu-a", 2, 2), ("cpu-b", 1, 1))
+    ]
+    placement = merge_placements(results, 3)
+    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placement=placement), SETTINGS)
+
+    check_golden(FOLDER / "inference-two-pools.yaml", _documents(plan))
 
 
 def test_inference_on_a_slice_of_a_gpu(check_golden: CheckGolden) -> None:

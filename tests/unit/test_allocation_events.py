@@ -220,7 +220,7 @@ async def test_a_shorter_load_time_does_not_put_an_event_off_that_is_near() -> N
         get_slices=lambda _: nodes(8),
         list_claims=lambda _: [replace(member.claim, load_s=loads[-1])],
         get=lambda _: member.inference,
-        find_workload=lambda _: None,
+        find_pool_workload=lambda *_: None,
         list_all=tuple,
         store=SimpleNamespace(by_label=lambda *_: ()),
     )

@@ -16,7 +16,8 @@ from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.batch.remaining_shards import count_remaining_shards
 from tidegate.planning.features.feature_plan import compile_plan
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pools.placement import PlacementResult

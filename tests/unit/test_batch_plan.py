@@ -13,7 +13,8 @@ from builders.pods import a_pod_body, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.batch.jobs import JobView, parse_indexes, parse_job
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.inference.replicas import resolve_replicas
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView, parse_pod

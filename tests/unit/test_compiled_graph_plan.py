@@ -14,7 +14,8 @@ from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE, judge_graphs
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.inference import build_inference_objects, hash_source, make_desired_state
 from tidegate.resources.serving import find_deployment, find_template_hash

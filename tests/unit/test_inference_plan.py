@@ -10,7 +10,8 @@ from builders.inference import an_inference, find_config_map
 from builders.pods import a_pod, a_pod_body, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.planning.plan import EventType, ReconcilePlan
 from tidegate.planning.pods import PodProblem, PodView, parse_pod

@@ -12,7 +12,7 @@ from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from builders.pods import a_pod_body
 from tidegate.allocation.snapshot import DEFAULT_LOAD_S
-from tidegate.api.inference import Placement
+from tidegate.api.inference import PoolShare
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
 from tidegate.planning.pools.claims import AssignedPod, make_claim, read_assigned_pod
 from tidegate.planning.pools.pool_slices import PoolSlices
@@ -70,8 +70,8 @@ def test_the_median_of_the_pods_in_the_pool_counts() -> None:
             ("cpu-b", 1.0),
         )
     ]
-    assert make_claim(inference, Placement(pool="cpu-a"), None, pods).load_s == 30.0
-    assert make_claim(inference, Placement(pool="cpu-a"), None, pods[3:]).load_s is None
+    assert make_claim(inference, PoolShare("cpu-a", 1), None, pods).load_s == 30.0
+    assert make_claim(inference, PoolShare("cpu-a", 1), None, pods[3:]).load_s is None
 
 
 @pytest.mark.parametrize(("measured", "planned"), [(75.0, 75.0), (0.0, 0.0), (None, DEFAULT_LOAD_S)])

@@ -8,7 +8,8 @@ from typing import Any
 from builders.batch import batch_spec
 from builders.inference import an_inference
 from tidegate.api.inference import Inference
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.resources.settings import ServingSettings
 from tidegate_localcluster.discovery import find_pod_targets
 

@@ -12,7 +12,8 @@ from builders.inference import an_inference
 from tidegate.api.compute_override import AUTHOR_ANNOTATION, ComputeOverride
 from tidegate.api.inference import Scaling
 from tidegate.api.reasons import Reason
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pools.compute_override import OverrideObserved, plan_override
 from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from builders.compute_pool import a_compute_pool, node_body
 from builders.inference import an_inference
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.inference import Placement, Tier
+from tidegate.api.inference import PoolShare, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.deployments import DeploymentView
@@ -225,7 +225,7 @@ def test_pods_that_move_wait_until_there_is_room_for_as_many_as_run(
     live: DeploymentView, slices: int
 ) -> None:
     inference = an_inference(replicas=3, placement={"pool": "cpu-a", "slices": slices})
-    wanted = make_claim(inference, Placement(pool="cpu-a", slices=slices), live)
+    wanted = make_claim(inference, PoolShare("cpu-a", slices), live)
     full = a_claim("other", replicas=6, assigned=6)
     waiting = placed(wanted, full, live=live)
     assert (waiting.resources, waiting.replicas, waiting.verdict.holds) == (None, 3, False)

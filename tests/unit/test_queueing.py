@@ -14,7 +14,8 @@ from tidegate.api.inference import Inference
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.batch.jobs import JobView, parse_job
 from tidegate.planning.batch.kueue import KueueState, WorkloadView, parse_workload
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.inference.replicas import resolve_replicas
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.settings import ServingSettings

@@ -14,7 +14,8 @@ from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.deployments import parse_deployment
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodProblem, PodView
 from tidegate.resources.inference import hash_source
@@ -73,7 +74,7 @@ class Cluster:
                 NOW,
                 epoch=1,
                 pods=pods,
-                deployment=view,
+                deployments=[view] if view is not None else [],
                 config_maps=self.config_maps,
                 **observed,
             ),

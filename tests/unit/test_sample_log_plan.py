@@ -8,7 +8,8 @@ from typing import Any
 from builders.inference import an_inference, find_config_map
 from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.inference import build_inference_objects, hash_source
 from tidegate.resources.serving import find_template_hash

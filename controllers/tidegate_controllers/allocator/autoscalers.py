@@ -38,7 +38,11 @@ class AutoscalerLimits:
             node.healthy_slices for node in observed.slices.nodes
         ):
             return
-        members = {member.key: member for member in observed.members if not member.is_scaled}
+        members = {
+            member.key: member
+            for member in observed.members
+            if not member.is_scaled and not member.has_several_pools
+        }
         views = [view for view in self._list_views() if view.inference in members]
         marked = {view.inference for view in views}
         for view in views:

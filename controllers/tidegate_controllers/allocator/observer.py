@@ -55,7 +55,7 @@ class PoolObserver:
             unhealthy = [share for node, share in claim.nodes.items() if node not in healthy]
             serving_elsewhere += sum(share.ready for share in unhealthy)
             lost = sum(share.not_ready for share in unhealthy)
-            excluded = _exclusion_reason(inference, claim, self.placements.find_workload(claim.key))
+            excluded = self._find_exclusion(inference, claim, name)
             refusal = refuse_claim(pool, slices, claim)
             refused = refusal.message if refusal is not None else ""
             members.append(PoolMember(inference, claim, claim.ready, excluded, refused, lost))
@@ -73,6 +73,12 @@ class PoolObserver:
             overrides=self.overrides.list_all(),
             decisions=self.list_decisions(name),
         )
+
+    def _find_exclusion(self, inference: Inference, claim: PoolClaim, pool: str) -> str:
+        placement = inference.spec.placement
+        share = placement.find_share(pool) if placement is not None else None
+        live = self.placements.find_pool_workload(inference, share) if share is not None else None
+        return _exclusion_reason(inference, claim, live, pool)
 
     def _read_calendar(
         self, pool: ComputePool, members: Iterable[PoolMember], now: datetime
@@ -102,19 +108,15 @@ class PoolObserver:
 def _asks_for_pool(inference: Inference, pool: str) -> bool:
     placement = inference.spec.placement
     deleted = inference.metadata.deletion_timestamp is not None
-    return not deleted and placement is not None and placement.pool == pool
+    return not deleted and placement is not None and placement.find_share(pool) is not None
 
 
-def _exclusion_reason(inference: Inference, claim: PoolClaim, live: LiveWorkload | None) -> str:
+def _exclusion_reason(inference: Inference, claim: PoolClaim, live: LiveWorkload | None, pool: str) -> str:
     """Return why an Inference is excluded from decisions now; empty if it is not."""
     if live is None:
         # A completed batch needs no Job.
         is_missing = inference.status.allocation is not None and count_remaining_shards(inference) != 0
         return "its Deployment or Job does not exist" if is_missing else ""
-    if live.replicas and (live.pool != to_label_value(_pool_name(inference)) or live.slices != claim.slices):
+    if live.replicas and (live.pool != to_label_value(pool) or live.slices != claim.slices):
         return "its pods are in another pool or of another size, and are replaced here as there is room"
     return ""
-
-
-def _pool_name(inference: Inference) -> str:
-    return inference.spec.placement.pool if inference.spec.placement is not None else ""

@@ -13,7 +13,8 @@ from tidegate.api.shared_names import is_shared_with
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.inference.replicas import resolve_replicas
 from tidegate.planning.plan import AgentOrder
 from tidegate.resources.names import INFERENCE_LABEL
@@ -97,7 +98,7 @@ class InferenceReconciler:
             pods=serving.pods,
             reports=serving.reports,
             config_maps=serving.config_maps,
-            deployment=serving.deployment,
+            deployments=serving.deployment_views,
             refusal=serving.refusal,
             freest_nodes=serving.rooms,
             placement=self._placements.place(inference),

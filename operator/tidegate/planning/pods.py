@@ -10,7 +10,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.node_resources import Amounts, compute_pod_requests
 from tidegate.resources.batch import SHARD_CONTAINER
-from tidegate.resources.names import CALLS_ANNOTATION, SOURCE_LABEL, TEMPLATE_ANNOTATION
+from tidegate.resources.names import CALLS_ANNOTATION, POOL_LABEL, SOURCE_LABEL, TEMPLATE_ANNOTATION
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -63,6 +63,8 @@ class PodView:
     """Batches only: the termination message of a failed process."""
     ready_since: datetime | None = None
     """Since when it has been ready without a break."""
+    pool: str = ""
+    """The pool on whose slices it runs, from a label; empty for none."""
     addresses: tuple[str, ...] = ()
     """Its addresses, one for each IP family; none once it has ended, since another pod may have them."""
 
@@ -96,6 +98,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
         job=labels.get(_JOB_LABEL, ""),
         shard=int(index) if (index := labels.get(_INDEX_LABEL, "")).isdecimal() else None,
         termination_message=_find_termination_message(status),
+        pool=labels.get(POOL_LABEL, ""),
         addresses=() if finished else _parse_addresses(status),
         requests=compute_pod_requests(body),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",

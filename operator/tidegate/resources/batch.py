@@ -18,7 +18,12 @@ from tidegate.resources.artefact import find_volume_claims, reads_host
 from tidegate.resources.batch_features import ShardFeatures
 from tidegate.resources.batch_run import make_run_name
 from tidegate.resources.digest import hash_json
-from tidegate.resources.inference import make_desired_state, make_inference_workload, make_serving_pod
+from tidegate.resources.inference import (
+    PoolPods,
+    make_desired_state,
+    make_inference_workload,
+    make_serving_pod,
+)
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import QUEUE_LABEL, RUN_LABEL, make_child_name
 from tidegate.resources.nearline import PROMPT_DRAIN, PROMPT_EXIT_S
@@ -125,7 +130,7 @@ def _add_queue(job: Manifest, batch: BatchSpec) -> Manifest:
 def _make_workload(
     inference: Inference, ordered: DesiredState, slices: SliceResources | None, parallelism: int
 ) -> ServingWorkload:
-    workload = make_inference_workload(inference, ordered.to_json(), slices, parallelism)
+    workload = make_inference_workload(inference, ordered.to_json(), PoolPods(slices, parallelism))
     run = ordered.batch.run if ordered.batch is not None else ""
     return replace(
         workload,

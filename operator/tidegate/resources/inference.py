@@ -1,6 +1,7 @@
 """Build the order for the agents of an Inference, and its ConfigMap, Deployment and PodDisruptionBudget."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
@@ -15,9 +16,11 @@ from tidegate.resources.names import (
     INFERENCE_LABEL,
     MANAGED_BY,
     MANAGER,
+    POOL_LABEL,
     SOURCE_LABEL,
     TIER_LABEL,
     make_child_name,
+    make_pool_deployment_name,
     to_label_value,
 )
 from tidegate.resources.nearline import (
@@ -29,7 +32,12 @@ from tidegate.resources.nearline import (
 )
 from tidegate.resources.pod import DEFAULT_ACCOUNT, ServingPod
 from tidegate.resources.sample_log import find_sample_secret, find_sample_url, make_sample_order
-from tidegate.resources.serving import ServingWorkload, build_workload_objects
+from tidegate.resources.serving import (
+    ServingWorkload,
+    build_config_map,
+    build_deployment,
+    build_disruption_budgets,
+)
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import (
@@ -53,7 +61,7 @@ _BATCHING: Final = {
 def make_desired_state(
     inference: Inference, settings: ServingSettings, *, epoch: int, slices: SliceResources | None = None
 ) -> DesiredState:
-    """Return the order of every pod's agent; `slices` as in `make_inference_workload`."""
+    """Return the order of every pod's agent; `slices` is what pools give it, those of GPUs before others."""
     model = inference.spec.model
     batching = inference.spec.batching
     delay = parse_duration(batching.max_queue_delay) if batching.max_queue_delay else timedelta()
@@ -122,43 +130,61 @@ def make_inference_selector(inference: Inference) -> dict[str, str]:
     return {INFERENCE_LABEL: to_label_value(inference.metadata.name)}
 
 
-def make_inference_workload(
-    inference: Inference, start: str, slices: SliceResources | None = None, replicas: int | None = None
-) -> ServingWorkload:
-    """Return the workload of an Inference whose starting pods begin with the DesiredState JSON `start`.
+@dataclass(frozen=True, slots=True)
+class PoolPods:
+    """The pods of one Deployment of an Inference."""
 
-    `slices` is what a pool gives each pod, and `replicas` how many pods get it; without them the spec decides.
-    """
+    slices: SliceResources | None = None
+    """What a pool gives each pod; None without placement, where the spec decides."""
+    replicas: int | None = None
+    """How many pods there are; None for spec.replicas."""
+    own_pool: str = ""
+    """The pool's label, if the Deployment is that of one pool beside others; empty for the one with the bare name."""
+
+
+def make_inference_workload(inference: Inference, start: str, pods: PoolPods = PoolPods()) -> ServingWorkload:
+    """Return the workload of an Inference whose starting pods begin with the DesiredState JSON `start`."""
     selector, scaling = make_inference_selector(inference), inference.spec.scaling
+    name, pool = inference.metadata.name, pods.own_pool
     return ServingWorkload(
         namespace=inference.metadata.namespace,
-        name=make_child_name("inf", inference.metadata.name),
+        name=make_child_name("inf", name),
         owner=make_owner_reference("tidegate.io/v1alpha1", "Inference", inference.metadata),
         selector=selector,
         labels={**selector, TIER_LABEL: inference.spec.tier.value},
-        pool_labels=slices.labels if slices is not None else {},
+        pool_labels=pods.slices.labels if pods.slices is not None else {},
         source=hash_source(inference),
-        replicas=inference.spec.replicas if replicas is None else replicas,
+        replicas=inference.spec.replicas if pods.replicas is None else pods.replicas,
         start_order=start,
         max_replicas=scaling.max_replicas if scaling is not None else inference.spec.replicas,
         in_place=inference.spec.rollout.mode is RolloutMode.IN_PLACE,
         progress_deadline_s=parse_duration(inference.spec.rollout.progress_deadline) // timedelta(seconds=1),
+        deployment=make_pool_deployment_name(name, pool) if pool else "",
+        pod_selector={**selector, POOL_LABEL: pool} if pool else {},
     )
 
 
 def build_inference_objects(
-    inference: Inference,
-    settings: ServingSettings,
-    start: str,
-    slices: SliceResources | None = None,
-    replicas: int | None = None,
+    inference: Inference, settings: ServingSettings, start: str, pools: Sequence[PoolPods] = (PoolPods(),)
 ) -> tuple[Manifest, ...]:
-    """Build all children of an Inference in the order of application; parameters as in `make_inference_workload`."""
-    workload = make_inference_workload(inference, start, slices, replicas)
-    pod = make_serving_pod(inference, workload, settings, slices)
+    """Build all children of an Inference in the order of application, with one Deployment for each of `pools`."""
+    workload = make_inference_workload(inference, start)
+    return (
+        build_config_map(workload, settings),
+        *(build_pool_deployment(inference, settings, start, pods) for pods in pools),
+        *build_disruption_budgets(workload),
+    )
+
+
+def build_pool_deployment(
+    inference: Inference, settings: ServingSettings, start: str, pods: PoolPods
+) -> Manifest:
+    """Build one Deployment of an Inference; `start` as in `make_inference_workload`."""
+    workload = make_inference_workload(inference, start, pods)
+    pod = make_serving_pod(inference, workload, settings, pods.slices)
     if inference.spec.nearline is not None:
         pod = replace(pod, agent_env=PROMPT_DRAIN, exit_timeout_s=PROMPT_EXIT_S)
-    return build_workload_objects(workload, pod, settings)
+    return build_deployment(workload, pod, settings)
 
 
 def make_serving_pod(
@@ -167,7 +193,7 @@ def make_serving_pod(
     settings: ServingSettings,
     slices: SliceResources | None = None,
 ) -> ServingPod:
-    """Return the pod of an Inference, without what its tier adds; `slices` as in `make_inference_workload`."""
+    """Return the pod of an Inference, without what its tier adds; `slices` is what a pool gives it."""
     own = inference.spec.own_resources
     uris = (inference.spec.model.uri,)
     pod = ServingPod(
@@ -179,7 +205,7 @@ def make_serving_pod(
         },
         service_account=inference.spec.service_account_name or DEFAULT_ACCOUNT,
         config_map=workload.config_map,
-        spread_labels=workload.selector,
+        spread_labels=workload.pod_selector or workload.selector,
         cpu=canonicalize_quantity(own.cpu),
         memory=canonicalize_quantity(own.memory),
         priority_class=f"{settings.priority_class_prefix}{inference.spec.tier.value}",

@@ -59,6 +59,14 @@ def make_child_name(prefix: str, name: str, suffix: str = "") -> str:
     return _shorten_name(f"{prefix}-{name}".replace(".", "-"), name, _MAX_CHILD_NAME - len(tail)) + tail
 
 
+def make_pool_deployment_name(inference: str, pool: str) -> str:
+    """Return the name of the Deployment of one of several pools, beside the one that has the bare name.
+
+    `pool` is the pool's name as a label value. The hash keeps it from being the bare name of another Inference.
+    """
+    return make_child_name("inf", inference, hashlib.sha256(pool.encode()).hexdigest()[:8])
+
+
 def to_label_value(name: str) -> str:
     """Return a name as a label value: unchanged up to 63 characters, otherwise shortened with a hash."""
     return _shorten_name(name, name, _MAX_LABEL_VALUE)

@@ -40,6 +40,10 @@ class ServingWorkload:
     in_place: bool = False
     """Whether a pod ends before its successor starts, since there is no room for both."""
     progress_deadline_s: int = 600
+    deployment: str = ""
+    """The Deployment's name if it is not `name`: the object has one for each of several pools."""
+    pod_selector: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The labels that select the pods of this Deployment alone; empty for `selector`."""
 
     @property
     def config_map(self) -> str:
@@ -57,22 +61,32 @@ def build_workload_objects(
     """
     return (
         build_config_map(workload, settings),
-        build_owned_object(
-            workload,
-            "apps/v1",
-            "Deployment",
-            workload.name,
-            {"spec": _build_deployment_spec(workload, pod, settings)},
-            in_pool=True,
-        ),
-        *(() if workload.max_replicas <= 1 else (_build_disruption_budget(workload),)),
+        build_deployment(workload, pod, settings),
+        *build_disruption_budgets(workload),
     )
+
+
+def build_deployment(workload: ServingWorkload, pod: ServingPod, settings: ServingSettings) -> Manifest:
+    """Build the Deployment of a workload."""
+    spec = _build_deployment_spec(workload, pod, settings)
+    name = workload.deployment or workload.name
+    return build_owned_object(workload, "apps/v1", "Deployment", name, {"spec": spec}, in_pool=True)
+
+
+def build_disruption_budgets(workload: ServingWorkload) -> tuple[Manifest, ...]:
+    """Build the PodDisruptionBudget of all pods of an object; none for one replica, which it would not protect."""
+    return () if workload.max_replicas <= 1 else (_build_disruption_budget(workload),)
 
 
 def find_template_hash(objects: Iterable[Manifest]) -> str:
     """Return the hash that pods of the Deployment among `objects` carry."""
-    deployment: Any = find_deployment(objects)
-    return read_template_hash(deployment["spec"]["template"])
+    return get_template_hash(find_deployment(objects))
+
+
+def get_template_hash(deployment: Manifest) -> str:
+    """Return the hash that pods of a Deployment of ours carry."""
+    body: Any = deployment
+    return read_template_hash(body["spec"]["template"])
 
 
 def find_deployment(objects: Iterable[Manifest]) -> Manifest:
@@ -123,7 +137,7 @@ def _build_deployment_spec(
         "replicas": workload.replicas,
         "revisionHistoryLimit": 2,
         "progressDeadlineSeconds": workload.progress_deadline_s,
-        "selector": {"matchLabels": dict(workload.selector)},
+        "selector": {"matchLabels": dict(workload.pod_selector or workload.selector)},
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {

@@ -42,14 +42,15 @@ Corrections = Mapping[ObjectKey, TrackedCorrection]
 def update_corrections(before: Corrections, observed: AllocationObserved) -> Corrections:
     """Return the corrections after one more tick of the pool.
 
-    Only Inferences with an SLO and `spec.capacity` are corrected, since the others promise no latency.
+    Only Inferences with an SLO and `spec.capacity` are corrected, since the others promise no latency; and only those in one
+    pool, since what is measured of several is their mixture.
     A scrape counts if the same number of replicas was ready throughout its window, none started or terminated, and the
     window does not overlap one that has counted.
     """
     after: dict[ObjectKey, TrackedCorrection] = {}
     for member in observed.members:
         spec = member.inference.spec
-        if not spec.tier.traits.has_slo or spec.capacity is None:
+        if not spec.tier.traits.has_slo or member.capacity_per_s is None or member.has_several_pools:
             continue
         now, settled = observed.now, _count_settled(member)
         about = (spec.model, spec.capacity, spec.slo, member.replica_slices)
@@ -65,7 +66,7 @@ def update_corrections(before: Corrections, observed: AllocationObserved) -> Cor
         counts = settled > 0 and signal is not None and _is_after(signal, observed.signals.window, earliest)
         correction = update_correction(
             previous.correction,
-            linear_curve(float(spec.capacity.requests_per_second)),
+            linear_curve(member.capacity_per_s),
             signal if counts else None,
             settled,
             parse_duration(spec.slo.latency_p99).total_seconds() if spec.slo is not None else None,

@@ -95,6 +95,25 @@ class PoolMember:
         return max(ceil(beyond / self.claim.slices), 0)
 
     @property
+    def has_several_pools(self) -> bool:
+        """Return whether it may run in other pools too."""
+        placement = self.inference.spec.placement
+        return placement is not None and len(placement.pool_shares) > 1
+
+    @property
+    def asked_replicas(self) -> int:
+        """Return the replicas that this pool is to have room for."""
+        return self.claim.replicas - self.claim.spilled
+
+    @property
+    def capacity_per_s(self) -> float | None:
+        """Return the measured requests per second of one replica in this pool; None if unknown."""
+        capacity = self.inference.spec.capacity
+        return (
+            None if capacity is None else float(capacity.requests_per_second) * self.claim.relative_capacity
+        )
+
+    @property
     def is_scaled(self) -> bool:
         """Return whether the allocator decides its number of replicas."""
         return self.inference.spec.scaling is not None
@@ -284,7 +303,7 @@ def _count_usable_replicas(member: PoolMember) -> int:
     """Return the most replicas that a member can use with its present spec."""
     scaling, shards = member.inference.spec.scaling, count_remaining_shards(member.inference)
     if scaling is None:
-        return member.claim.replicas
+        return member.asked_replicas
     return scaling.max_replicas if shards is None else min(scaling.max_replicas, shards)
 
 
@@ -303,7 +322,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
     if load is not None and event is not None:
         bounds = protect_in_event(bounds, member.assigned_replicas, event)
     assigned = (
-        member.assigned_replicas if member.is_scaled else min(member.assigned_replicas, member.claim.replicas)
+        member.assigned_replicas if member.is_scaled else min(member.assigned_replicas, member.asked_replicas)
     )
     ready = min(member.ready, assigned)
     up_s, down_s = (_measure_seconds_since(observed, member, direction) for direction in (_is_rise, _is_fall))
@@ -347,7 +366,7 @@ def _bound_replicas(observed: AllocationObserved, member: PoolMember) -> Replica
     if scaling is not None:
         overrides = select_for_target(observed.active_overrides, OverrideKind.INFERENCE, member.key)
         return _limit_to_shards(member, bound_replicas(scaling, member.assigned_replicas, overrides))
-    replicas = member.claim.replicas
+    replicas = member.asked_replicas
     preempts = member.inference.spec.tier.traits.preempts
     floor = replicas if preempts else min(replicas, member.assigned_replicas)
     return ReplicaBounds(floor, replicas, "spec.replicas", "spec.replicas")
@@ -381,14 +400,14 @@ def _estimate_demand(
         return curve, DemandInput(
             (curve.rate_at(_count_usable_replicas(member)),), (compute_urgency(member.inference, now),)
         )
-    if spec.capacity is None:
+    if member.capacity_per_s is None:
         return _UNKNOWN, None
-    curve = linear_curve(float(spec.capacity.requests_per_second))
+    curve = linear_curve(member.capacity_per_s)
     if spec.nearline is not None:
         return curve, _estimate_stream_demand(member, signal, curve)
     if signal is None or (not signal.fresh and not spec.tier.traits.has_slo):
         return curve, None
-    return curve, DemandInput((signal.demand_per_s,))
+    return curve, DemandInput((signal.demand_per_s * member.claim.demand_share,))
 
 
 def _estimate_stream_demand(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tidegate.api.batch import BatchSpec
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
@@ -13,6 +13,7 @@ from tidegate.planning.batch.features import refuse_memory, resolve_features
 from tidegate.planning.batch.kueue import judge_queue
 from tidegate.planning.batch.sharded_run import ShardedRun, select_job
 from tidegate.planning.inference.deployments import delete_stale
+from tidegate.planning.inference.observed import InferenceObserved
 from tidegate.planning.inference.serving_status import (
     POD_FAILURE_REASONS,
     PlanRefusal,
@@ -41,9 +42,6 @@ from tidegate.resources.serving import read_template_hash
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import BATCH_PATH
 
-if TYPE_CHECKING:
-    from tidegate.planning.inference.planner import InferenceObserved
-
 _POLL_INTERVAL: Final = timedelta(seconds=15)
 """Nothing wakes the reconciler when an agent cannot fetch its model."""
 _RESUMED_REQUEUE: Final = timedelta(seconds=1)
@@ -55,7 +53,7 @@ _EVENT_REASONS: Final = frozenset(
 """Reasons that are Events too: ends of a run, and evictions by Kueue."""
 
 
-def plan_batch(observed: "InferenceObserved", batch: BatchSpec, settings: ServingSettings) -> ReconcilePlan:
+def plan_batch(observed: InferenceObserved, batch: BatchSpec, settings: ServingSettings) -> ReconcilePlan:
     """Return the Job and the status that bring a run to its end; a complete run needs no Job."""
     inference = observed.inference
     features = resolve_features(inference, batch, observed.features)
@@ -79,7 +77,7 @@ def plan_batch(observed: "InferenceObserved", batch: BatchSpec, settings: Servin
 
 
 def _plan_without_features(
-    observed: "InferenceObserved", batch: BatchSpec, refusal: PlanRefusal
+    observed: InferenceObserved, batch: BatchSpec, refusal: PlanRefusal
 ) -> ReconcilePlan:
     """Return a status that says why the features are not known; pods that run stay, and a complete run is complete."""
     inference, generation = observed.inference, observed.inference.metadata.generation
@@ -112,7 +110,7 @@ def _plan_without_features(
 
 
 def _find_run(
-    observed: "InferenceObserved", batch: BatchSpec, job_name: str, features: ShardFeatures | None
+    observed: InferenceObserved, batch: BatchSpec, job_name: str, features: ShardFeatures | None
 ) -> ShardedRun:
     inference, progress = observed.inference, find_progress(observed.inference, batch)
     plan_hash = features.order.plan.hash if features is not None else None
@@ -133,7 +131,7 @@ def _find_run(
 
 
 def _select_manifests(
-    observed: "InferenceObserved", run: ShardedRun, objects: Sequence[Manifest]
+    observed: InferenceObserved, run: ShardedRun, objects: Sequence[Manifest]
 ) -> tuple[Manifest, ...]:
     if run.complete or observed.template_unknown or _lacks_kueue(observed):
         return ()
@@ -141,19 +139,19 @@ def _select_manifests(
     return tuple(objects) if run.can_start else tuple(objects[:-1])
 
 
-def _lacks_kueue(observed: "InferenceObserved") -> bool:
+def _lacks_kueue(observed: InferenceObserved) -> bool:
     """Return whether the spec names a queue and Kueue is not installed, so that no Job would ever start."""
     return observed.kueue is not None and not observed.kueue.installed
 
 
-def _delete_old(observed: "InferenceObserved", run: ShardedRun, source: str) -> tuple[ObjectDeletion, ...]:
+def _delete_old(observed: InferenceObserved, run: ShardedRun, source: str) -> tuple[ObjectDeletion, ...]:
     if run.complete or observed.template_unknown:
         return ()
     jobs = tuple(ObjectDeletion("Job", job.key, job.uid) for job in run.other_jobs if not job.deleting)
     return (*jobs, *delete_stale(observed.config_maps, observed.pods, source))
 
 
-def _build_status(observed: "InferenceObserved", run: ShardedRun, template: str) -> InferenceStatus:
+def _build_status(observed: InferenceObserved, run: ShardedRun, template: str) -> InferenceStatus:
     inference, generation = observed.inference, observed.inference.metadata.generation
     selector = make_inference_selector(inference)
     pods = judge_pods(
@@ -185,7 +183,7 @@ def _build_status(observed: "InferenceObserved", run: ShardedRun, template: str)
     )
 
 
-def _find_end(observed: "InferenceObserved", run: ShardedRun) -> datetime | None:
+def _find_end(observed: InferenceObserved, run: ShardedRun) -> datetime | None:
     """Return when the run completed or failed; None while it runs.
 
     A failed run resumes as soon as its Job is another one.
@@ -198,7 +196,7 @@ def _find_end(observed: "InferenceObserved", run: ShardedRun) -> datetime | None
     return run.job.ended_at if run.job is not None and run.job.failure_reason else None
 
 
-def _judge_run(observed: "InferenceObserved", run: ShardedRun, pods: Verdict) -> Verdict:
+def _judge_run(observed: InferenceObserved, run: ShardedRun, pods: Verdict) -> Verdict:
     """Return the verdict of Complete: the first of these that applies.
 
     Complete, refused, failed, no slices, paused, queued, model failed, pods cannot run, scoring.
@@ -235,7 +233,7 @@ def _judge_complete(run: str, shards: int, folder: str) -> Verdict:
     return Verdict(True, Reason.BATCH_COMPLETE, message)
 
 
-def _judge_queue(observed: "InferenceObserved", run: ShardedRun) -> Verdict | None:
+def _judge_queue(observed: InferenceObserved, run: ShardedRun) -> Verdict | None:
     """Return why Kueue does not let the Job run; None if it does, or if the spec names no queue."""
     batch = observed.inference.spec.batch
     if batch is None or batch.queue_name is None or observed.kueue is None:
@@ -244,7 +242,7 @@ def _judge_queue(observed: "InferenceObserved", run: ShardedRun) -> Verdict | No
     return judge_queue(batch.queue_name, namespace, observed.kueue, run.job)
 
 
-def _judge_readiness(observed: "InferenceObserved", run: ShardedRun, verdict: Verdict) -> Verdict:
+def _judge_readiness(observed: InferenceObserved, run: ShardedRun, verdict: Verdict) -> Verdict:
     """Return the verdict of Ready: a run that makes progress is healthy, although it is not complete."""
     if verdict.reason is Reason.SCALED_TO_ZERO:
         return Verdict(True, verdict.reason, verdict.message)
@@ -279,7 +277,7 @@ def _find_complete(status: InferenceStatus) -> ObservedCondition | None:
     )
 
 
-def _compute_requeue(observed: "InferenceObserved", run: ShardedRun) -> timedelta | None:
+def _compute_requeue(observed: InferenceObserved, run: ShardedRun) -> timedelta | None:
     if (observed.refusal is not None or _lacks_kueue(observed)) and not run.complete:
         return _FAILURE_REQUEUE
     if run.complete or (run.job is not None and run.job.finished):

@@ -84,6 +84,10 @@ class DeploymentView:
     """Slices of each pod."""
     tier: str = ""
     """The tier of its pods."""
+    name: str = ""
+    uid: str = ""
+    owner: str = ""
+    """The uid of the object that controls it; empty for none."""
 
     @property
     def digest(self) -> str:
@@ -113,6 +117,9 @@ def parse_deployment(body: Mapping[str, Any]) -> DeploymentView:
         pool=labels.get(POOL_LABEL, ""),
         slices=parse_slices(labels),
         tier=labels.get(TIER_LABEL, ""),
+        name=metadata.get("name", ""),
+        uid=metadata.get("uid", ""),
+        owner=_find_owner(metadata),
         template=body["spec"]["template"],
         complete=is_observed and rolled_out and status.get("readyReplicas", 0) > 0,
         deadline_exceeded=is_observed
@@ -121,6 +128,11 @@ def parse_deployment(body: Mapping[str, Any]) -> DeploymentView:
         last_ready=_parse_template(annotations.get(LAST_READY_ANNOTATION)),
         failed_rollout=_parse_failed_rollout(annotations.get(ROLLED_BACK_ANNOTATION)),
     )
+
+
+def _find_owner(metadata: Mapping[str, Any]) -> str:
+    owners = metadata.get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), "")
 
 
 def _parse_template(text: str | None) -> Template | None:

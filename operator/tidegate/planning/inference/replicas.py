@@ -26,6 +26,11 @@ def resolve_replicas(inference: Inference, live: LiveWorkload | None) -> Inferen
         replicas = min(max(live.replicas, replicas), inference.spec.scaling.max_replicas)
     replicas += inference.decided_spares
     replicas = replicas if useful is None else min(replicas, useful)
+    return with_replicas(inference, replicas)
+
+
+def with_replicas(inference: Inference, replicas: int) -> Inference:
+    """Return the Inference with another number in `spec.replicas`."""
     return inference.model_copy(update={"spec": inference.spec.model_copy(update={"replicas": replicas})})
 
 

@@ -203,7 +203,7 @@ def judge_rollout(
 def _describe_old_pods(inference: Inference, new: int, old: int) -> str:
     placement, resources = inference.spec.placement, inference.spec.own_resources
     requests = (
-        f"{placement.slices} slices of pool {placement.pool}"
+        f"{placement.slices} slices of pool {placement.pool_names}"
         if placement is not None
         else f"cpu {resources.cpu} and memory {resources.memory}"
     )

@@ -46,7 +46,7 @@ def suggest_remedy(inference: Inference) -> str:
     placement = inference.spec.placement
     if placement is None:
         return SHRINK_OR_ADD_NODES
-    return f"lower spec.placement.slices or spec.replicas, or add nodes to ComputePool {placement.pool}"
+    return f"lower spec.placement.slices or spec.replicas, or add nodes to ComputePool {placement.pool_names}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from datetime import datetime
 from statistics import median
 from typing import Any, Final
 
-from tidegate.api.inference import ArtefactFormat, Inference, Placement, Tier
+from tidegate.api.inference import ArtefactFormat, Inference, PoolShare, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.inference.deployments import LiveWorkload
 from tidegate.planning.pods import find_ready_time, is_ready
@@ -74,6 +74,12 @@ class PoolClaim:
     """Slices that its pods have in this pool, by node."""
     load_s: float | None = None
     """Seconds that its present pods in this pool took to load, in the median; None if none shows it."""
+    spilled: int = 0
+    """How many of `replicas` a pool that comes before in the Inference's list is to make room for."""
+    relative_capacity: float = 1.0
+    """Capacity of a replica here, as a multiple of the Inference's."""
+    demand_share: float = 1.0
+    """Share of the requests that its replicas here answer."""
 
     @property
     def kept_replicas(self) -> int:
@@ -125,22 +131,28 @@ def _measure_load(body: Mapping[str, Any]) -> float | None:
 
 def make_claim(
     inference: Inference,
-    placement: Placement,
+    share: PoolShare,
     live: LiveWorkload | None,
     pods: Sequence[AssignedPod] = (),
     assumed: int = 0,
+    *,
+    replicas: int | None = None,
 ) -> PoolClaim:
-    """Make the claim of an Inference on the pool of this placement; `pods` are its pods in every pool."""
-    pool = to_label_value(placement.pool)
+    """Make the claim of an Inference on one pool; `pods` are its pods in every pool.
+
+    `replicas` is what it asks for here; by default, what its spec asks for.
+    """
+    pool = to_label_value(share.name)
+    desired = inference.spec.replicas if replicas is None else replicas
     created, nodes = inference.metadata.creation_timestamp, _sum_by_node(pool, pods)
     measured = [pod.load_s for pod in pods if pod.pool == pool and pod.load_s is not None]
     # Anyone may edit a Deployment, until we write it again: so count what it has beyond the spec only if pods have it.
-    assigned = min(_count_assigned(live, pool), inference.spec.replicas * placement.slices)
+    assigned = min(_count_assigned(live, pool), desired * share.slices)
     return PoolClaim(
         key=inference.key,
         tier=inference.spec.tier,
-        slices=placement.slices,
-        replicas=inference.spec.replicas,
+        slices=share.slices,
+        replicas=desired,
         assigned=assigned,
         created=created.isoformat() if created is not None else "",
         model=inference.spec.model.format,
@@ -151,23 +163,27 @@ def make_claim(
         ready=sum(pod.ready for pod in pods if pod.pool == pool),
         nodes=nodes,
         load_s=median(measured) if measured else None,
+        relative_capacity=share.relative_capacity,
     )
 
 
 def make_remaining_claims(
-    key: ObjectKey, live: LiveWorkload | None, pods: Sequence[AssignedPod], desired_pool: str | None
+    key: ObjectKey,
+    workloads: Iterable[LiveWorkload],
+    pods: Sequence[AssignedPod],
+    desired_pools: Container[str] = (),
 ) -> Mapping[str, PoolClaim]:
     """Make the claims, by pool, of an Inference where it has slices and asks for none.
 
-    It was deleted, or names `desired_pool` now: until its pods are gone, no other Inference can have their slices.
+    It was deleted, or names `desired_pools` now: until its pods are gone, no other Inference can have their slices.
     """
     tiers = {pod.pool: pod.tier for pod in pods}
-    if live is not None and live.pool:
-        tiers[live.pool] = live.tier
+    live_pools = {workload.pool: workload for workload in workloads if workload.pool}
+    tiers |= {pool: workload.tier for pool, workload in live_pools.items()}
     claims: dict[str, PoolClaim] = {}
     for pool, label in tiers.items():
-        if pool != desired_pool:
-            assigned = _count_assigned(live, pool)
+        if pool not in desired_pools:
+            assigned = _count_assigned(live_pools.get(pool), pool)
             tier = next((tier for tier in Tier if tier.value == label), Tier.REALTIME)
             beyond = _find_pods_beyond(assigned, _sum_by_node(pool, pods))
             claims[pool] = PoolClaim(key, tier, 1, 0, assigned, "", pods=beyond)

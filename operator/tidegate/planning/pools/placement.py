@@ -28,14 +28,19 @@ class PlacementResult:
     verdict: Verdict
     assigned_replicas: int = 0
     """Pods with slices of the pool; fewer than `replicas` while pods without slices of their own stay as they are."""
+    pool: str = ""
+    """The pool's name; empty if there are several."""
+    pools: tuple["PlacementResult", ...] = ()
+    """What each of several pools gives, in the order of the Inference's list; empty for one pool."""
 
 
 def place_without_pool(name: str, replicas: int, live: LiveWorkload | None) -> PlacementResult:
     """Return the placement of an Inference whose pool does not exist: its pods stay, as many as it still asks for."""
     running = min(live.replicas, replicas) if live is not None else 0
     stays = f"; its {running} pods stay as they are" if running else ""
-    message = f"there is no ComputePool {name}{stays}: make it, or correct spec.placement.pool"
-    return PlacementResult(None, running, Verdict(False, Reason.POOL_NOT_FOUND, message, stalled=True))
+    message = f"there is no ComputePool {name}{stays}: make it, or correct spec.placement"
+    verdict = Verdict(False, Reason.POOL_NOT_FOUND, message, stalled=True)
+    return PlacementResult(None, running, verdict, pool=name)
 
 
 def place_claim(
@@ -48,8 +53,9 @@ def place_claim(
     running = min(live.replicas, claim.replicas) if live is not None else 0
     if replicas < running:
         # It moves here from elsewhere, or asks for larger replicas: its pods stay until there is room for as many.
-        return PlacementResult(None, running, verdict, replicas)
-    return PlacementResult(make_slice_resources(pool, claim.slices, claim.tier), replicas, verdict, replicas)
+        return PlacementResult(None, running, verdict, replicas, pool.metadata.name)
+    resources = make_slice_resources(pool, claim.slices, claim.tier)
+    return PlacementResult(resources, replicas, verdict, replicas, pool.metadata.name)
 
 
 def _explain_placement(

@@ -1,0 +1,110 @@
+"""Divide the replicas of an Inference among its pools: those that run stay, and the others go where there is room.
+
+Pools are in order of preference. A replica never moves to a better pool by itself: where pools become full and free again, that
+would restart it for each of these changes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tidegate.api.inference import Inference, PoolShare
+from tidegate.api.reasons import Reason
+from tidegate.planning.inference.deployments import LiveWorkload
+from tidegate.planning.inference.serving_status import Verdict
+from tidegate.planning.pools.claims import AssignedPod, PoolClaim, make_claim
+from tidegate.planning.pools.placement import PlacementResult
+from tidegate.resources.names import to_label_value
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPool:
+    """One pool of an Inference's list, and what the Inference has there."""
+
+    share: PoolShare
+    live: LiveWorkload | None
+    """The workload whose pods run there, or move there."""
+    exists: bool = True
+    """Whether the pool exists and is not being deleted."""
+    assumed: int = 0
+    """Slices that it has been given just now, while its workload is being written."""
+
+    @property
+    def running_replicas(self) -> int:
+        """Return the replicas that it has."""
+        live = self.live.replicas if self.live is not None else 0
+        return max(live, self.assumed // self.share.slices)
+
+    @property
+    def pool_label(self) -> str:
+        """Return the pool's name as a label value."""
+        return to_label_value(self.share.name)
+
+
+@dataclass(frozen=True, slots=True)
+class DividedReplicas:
+    """Replicas that stay, by pool, and those that have no pool yet."""
+
+    staying: tuple[int, ...]
+    pending: int
+
+
+def divide_replicas(replicas: int, running: Sequence[int]) -> DividedReplicas:
+    """Divide the desired replicas among pools where so many run; a surplus ends in the last pools first."""
+    staying: list[int] = []
+    remaining = replicas
+    for count in running:
+        staying.append(min(count, remaining))
+        remaining -= staying[-1]
+    return DividedReplicas(tuple(staying), remaining)
+
+
+def make_pool_claims(
+    inference: Inference, uses: Sequence[ListedPool], pods: Sequence[AssignedPod]
+) -> Mapping[str, PoolClaim]:
+    """Make the claims of an Inference on its pools, by label.
+
+    Each pool that exists is asked for the replicas without a pool, so that the first one with room wakes the Inference. Only the
+    first one is to make room for them.
+    """
+    divided = divide_replicas(inference.spec.replicas, [use.running_replicas for use in uses])
+    first = next((use for use in uses if use.exists), None)
+    rates = [
+        staying * use.share.relative_capacity for use, staying in zip(uses, divided.staying, strict=True)
+    ]
+    claims: dict[str, PoolClaim] = {}
+    for use, staying, rate in zip(uses, divided.staying, rates, strict=True):
+        pending = divided.pending if use.exists or len(uses) == 1 else 0
+        claim = make_claim(inference, use.share, use.live, pods, use.assumed, replicas=staying + pending)
+        spilled = 0 if use is first or len(uses) == 1 else pending
+        demand_share = rate / sum(rates) if sum(rates) else 1.0
+        claims[use.pool_label] = replace(claim, spilled=spilled, demand_share=demand_share)
+    return claims
+
+
+def merge_placements(results: Sequence[PlacementResult], replicas: int) -> PlacementResult:
+    """Merge what each pool gives into what an Inference of so many desired replicas has; one result stays as it is."""
+    if len(results) == 1:
+        return results[0]
+    placed = sum(result.replicas for result in results)
+    resources = [result.resources for result in results if result.resources is not None]
+    return PlacementResult(
+        resources=next((item for item in resources if item.devices), next(iter(resources), None)),
+        replicas=placed,
+        verdict=_judge_results(results, placed, replicas),
+        assigned_replicas=sum(result.assigned_replicas for result in results),
+        pools=tuple(results),
+    )
+
+
+def _judge_results(results: Sequence[PlacementResult], placed: int, replicas: int) -> Verdict:
+    """Return the verdict about all pools; a pool that does not exist is named even if the others have room."""
+    places = [f"{result.replicas} in ComputePool {result.pool}" for result in results if result.replicas]
+    has = f"{placed} of {replicas} replicas have slices" + (f" ({', '.join(places)})" if places else "")
+    missing = [result.verdict.message for result in results if result.verdict.reason is Reason.POOL_NOT_FOUND]
+    if missing:
+        return Verdict(False, Reason.POOL_NOT_FOUND, f"{has}: {'; '.join(missing)}", stalled=True)
+    refusals = [result.verdict for result in results if not result.verdict.holds]
+    if placed >= replicas or not refusals:
+        return Verdict(True, Reason.PLACED, has)
+    message = f"{has}: {'; '.join(refusal.message for refusal in refusals)}"
+    return Verdict(False, refusals[0].reason, message, stalled=all(refusal.stalled for refusal in refusals))
