@@ -38,6 +38,7 @@ ENDPOINTS = st.builds(
     grpc_port=st.integers(1, 65535),
     http_port=st.integers(1, 65535),
     decision=st.sampled_from(["", "gpu-a-7", "x" * 253]),
+    weight=st.integers(0, 1_000_000),
 )
 POOLS = st.builds(
     EndpointPool,
@@ -70,6 +71,10 @@ def test_endpoints_are_what_protobuf_writes(pool: EndpointPool, protocol: Infere
     ]
     ports = "grpc_port" if protocol is InferenceProtocol.GRPC else "http_port"
     assert found == [(each.address, getattr(each, ports)) for each in pool.endpoints]
+    weights = [
+        each.load_balancing_weight.value for locality in message.endpoints for each in locality.lb_endpoints
+    ]
+    assert weights == [each.weight for each in pool.endpoints]
     decisions = [
         each.metadata.filter_metadata[endpoints.METADATA_NAMESPACE]
         .fields[endpoints.DECISION_KEY]

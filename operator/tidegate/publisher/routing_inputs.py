@@ -94,11 +94,11 @@ class RoutingInputs:
         """Return the Inferences that take traffic."""
         return [inference for inference in self._inferences.list_all() if takes_traffic(inference)]
 
-    def count_serving_pods(self, inference: ObjectKey) -> int:
-        """Return the number of pods of an Inference that can answer now."""
+    def sum_relative_capacity(self, inference: ObjectKey) -> float:
+        """Return the capacity of the pods of an Inference that can answer now, as a multiple of one replica's."""
         group = _PodGroup(BackendKind.INFERENCE, inference.namespace, to_label_value(inference.name))
         backend = self._build_backend(BackendKey(group.kind, inference.namespace, inference.name), group)
-        return 0 if backend is None else len(backend.distinct_endpoints)
+        return 0.0 if backend is None else backend.relative_capacity
 
     def count_unparsed(self) -> Iterator[tuple[str, ParseResult, int]]:
         """Yield for each kind and reading how many objects are read in that way, zero included."""

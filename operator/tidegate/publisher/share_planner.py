@@ -94,7 +94,7 @@ class SharePlanner:
         return {
             inference.key: _ADMITTED_LOAD
             * float(inference.spec.capacity.requests_per_second)
-            * self.inputs.count_serving_pods(inference.key)
+            * self.inputs.sum_relative_capacity(inference.key)
             for inference in inferences
             if inference.spec.capacity is not None
         }

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.credentials import CallerCredentials
+
+FULL_WEIGHT: Final = 100
+"""The weight of a pod with the capacity in the Inference's spec."""
 
 
 class BackendKind(StrEnum):
@@ -49,6 +53,8 @@ class Endpoint:
     http_port: int = 8000
     decision: str = ""
     """The AllocationDecision that set the number of pods of its Inference, or empty; gateways write it into their access log."""
+    weight: int = 0
+    """Share of the requests relative to other pods, in hundredths of the Inference's capacity; 0 if all have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,13 @@ class Backend:
     """The addresses of the pods of a pipeline, including pods that are starting or terminating."""
     value: str = "1"
     """The value of one answered request: spec.value.perRequest of an Inference."""
+
+    @property
+    def relative_capacity(self) -> float:
+        """Capacity of all pods, as a multiple of one replica's."""
+        return sum(
+            endpoint.weight / FULL_WEIGHT if endpoint.weight else 1.0 for endpoint in self.distinct_endpoints
+        )
 
     @property
     def distinct_endpoints(self) -> tuple[Endpoint, ...]:

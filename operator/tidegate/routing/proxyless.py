@@ -120,14 +120,19 @@ def encode_endpoints(pool: EndpointPool) -> bytes:
 
 
 def _build_locality(pods: Sequence[Endpoint], priority: int) -> dict[str, object]:
-    addresses = ({"socket_address": {"address": pod.address, "port_value": pod.grpc_port}} for pod in pods)
     return {
         # gRPC ignores a locality without a weight.
         "locality": {"zone": "tidegate"},
         "load_balancing_weight": {"value": 1},
-        "lb_endpoints": [{"endpoint": {"address": address}} for address in addresses],
+        "lb_endpoints": [_build_lb_endpoint(pod) for pod in pods],
         "priority": priority,
     }
+
+
+def _build_lb_endpoint(pod: Endpoint) -> dict[str, object]:
+    address = {"socket_address": {"address": pod.address, "port_value": pod.grpc_port}}
+    weight = {"load_balancing_weight": {"value": pod.weight}} if pod.weight else {}
+    return {"endpoint": {"address": address}, **weight}
 
 
 def ignored_fields(access: ModelAccess) -> tuple[str, ...]:

@@ -10,10 +10,13 @@ from tidegate.api.meta import CustomResource
 from tidegate.api.model_access import ModelAccess
 from tidegate.planning.inference.replicas import select_serving_pods
 from tidegate.planning.pods import PodView
-from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
+from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL, to_label_value
 from tidegate.resources.pod import GRPC_PORT, HTTP_PORT
-from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
+from tidegate.routing.fleet import FULL_WEIGHT, Backend, BackendKey, BackendKind, Endpoint
 from tidegate.routing.pipelines import pipeline_key
+
+_MAX_WEIGHT: Final = 1_000_000
+"""The sum of the weights of 1,000 pods is to fit into 32 bits."""
 
 BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
     BackendKind.INFERENCE: INFERENCE_LABEL,
@@ -29,9 +32,25 @@ def build_inference_backend(inference: Inference, pods: Iterable[PodView]) -> Ba
     allocation = inference.status.allocation if inference.spec.scaling is not None else None
     decision = allocation.decision if allocation is not None else ""
     backend = _build_backend(
-        key, inference, inference.served_name, select_serving_pods(inference, pods), decision=decision
+        key,
+        inference,
+        inference.served_name,
+        select_serving_pods(inference, pods),
+        decision=decision,
+        weights=weigh_pools(inference),
     )
     return replace(backend, value=inference.spec.value.per_request)
+
+
+def weigh_pools(inference: Inference) -> Mapping[str, int]:
+    """Return the weight of a pod in each of several pools, by the pool's label; empty with one pool, where all are equal."""
+    placement = inference.spec.placement
+    if placement is None or placement.pools is None or len(placement.pools) == 1:
+        return {}
+    return {
+        to_label_value(share.name): min(max(round(FULL_WEIGHT * share.relative_capacity), 1), _MAX_WEIGHT)
+        for share in placement.pool_shares
+    }
 
 
 def build_features_backend(features: FeatureCompute, pods: Iterable[PodView]) -> Backend:
@@ -75,9 +94,11 @@ def _build_backend(
     pods: Iterable[PodView],
     *,
     decision: str = "",
+    weights: Mapping[str, int] | None = None,
 ) -> Backend:
+    weight_by_pool, default = weights or {}, FULL_WEIGHT if weights else 0
     endpoints = sorted(
-        Endpoint(pod.address, GRPC_PORT, HTTP_PORT, decision)
+        Endpoint(pod.address, GRPC_PORT, HTTP_PORT, decision, weight_by_pool.get(pod.pool, default))
         for pod in pods
         if pod.ready and pod.is_reachable and pod.address is not None
     )

@@ -24,6 +24,7 @@ _LB_ENDPOINTS: Final = 2
 _ADDRESS: Final = 2
 _PORT_VALUE: Final = 3
 _METADATA: Final = 3
+_LOAD_BALANCING_WEIGHT: Final = 4
 _STRING_VALUE: Final = 3
 _KEY, _VALUE = 1, 2
 _ONLY: Final = 1
@@ -54,16 +55,25 @@ def _encode_locality(endpoints: Sequence[Endpoint], protocol: InferenceProtocol)
             endpoint.address,
             endpoint.grpc_port if protocol is InferenceProtocol.GRPC else endpoint.http_port,
             endpoint.decision,
+            endpoint.weight,
         )
         for endpoint in endpoints
     ]
     return _LOCALITY + wire.encode_fields(_LB_ENDPOINTS, pods)
 
 
-def _encode_lb_endpoint(address: str, port: int, decision: str) -> bytes:
+def _encode_lb_endpoint(address: str, port: int, decision: str, weight: int) -> bytes:
     socket_address = wire.encode_field(_ADDRESS, address.encode()) + _encode_port(port)
     endpoint = wire.encode_field(_ONLY, wire.encode_field(_ONLY, wire.encode_field(_ONLY, socket_address)))
-    return endpoint + _encode_metadata(decision) if decision else endpoint
+    if decision:
+        endpoint += _encode_metadata(decision)
+    return endpoint + _encode_weight(weight) if weight else endpoint
+
+
+@lru_cache(maxsize=1024)
+def _encode_weight(weight: int) -> bytes:
+    """Encode LbEndpoint.load_balancing_weight, a UInt32Value."""
+    return wire.encode_field(_LOAD_BALANCING_WEIGHT, wire.encode_number(_ONLY, weight))
 
 
 @lru_cache(maxsize=4096)
