@@ -13,7 +13,8 @@ from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.deployments import DeploymentView, parse_deployment
-from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.observed import InferenceObserved
+from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.inference.replicas import resolve_replicas
 from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.plan import ReconcilePlan
@@ -65,7 +66,7 @@ def serving(plan: ReconcilePlan, count: int) -> dict[str, Any]:
     return {
         "pods": pods,
         "reports": {pod.uid: a_report(1) for pod in pods},
-        "deployment": live(plan, ready=count),
+        "deployments": [live(plan, ready=count)],
     }
 
 
@@ -98,7 +99,7 @@ def test_all_given_and_serving_is_ready() -> None:
 
 def test_a_pool_that_is_gone_changes_nothing_of_what_runs() -> None:
     before = serving(planned(given(2)), 2)
-    plan = planned(place_without_pool("cpu-a", 2, before["deployment"]), **before)
+    plan = planned(place_without_pool("cpu-a", 2, before["deployments"][0]), **before)
 
     assert deployment(plan) is None
     assert plan.delete == ()
@@ -109,7 +110,7 @@ def test_a_pool_that_is_gone_changes_nothing_of_what_runs() -> None:
 def test_a_change_that_needs_the_pool_waits_for_it_and_is_not_called_ready() -> None:
     before = serving(planned(given(2)), 2)
     changed = inference(batching={"mode": "Fixed"})
-    plan = planned(place_without_pool("cpu-a", 2, before["deployment"]), changed, **before)
+    plan = planned(place_without_pool("cpu-a", 2, before["deployments"][0]), changed, **before)
 
     assert deployment(plan) is None
     assert find_condition(plan, "Ready")["reason"] == "PoolNotFound"
@@ -118,14 +119,14 @@ def test_a_change_that_needs_the_pool_waits_for_it_and_is_not_called_ready() -> 
 
 def test_fewer_replicas_than_are_wanted_are_not_ready_without_the_pool() -> None:
     before = serving(planned(given(1, FULL)), 1)
-    plan = planned(place_without_pool("cpu-a", 2, before["deployment"]), **before)
+    plan = planned(place_without_pool("cpu-a", 2, before["deployments"][0]), **before)
     assert find_condition(plan, "Ready")["reason"] == "PoolNotFound"
 
 
 def test_fewer_replicas_are_carried_out_without_the_pool_and_in_the_same_pods() -> None:
     before = serving(planned(given(2)), 2)
     fewer = an_inference(replicas=1, placement={"pool": "cpu-a"})
-    plan = planned(place_without_pool("cpu-a", 1, before["deployment"]), fewer, **before)
+    plan = planned(place_without_pool("cpu-a", 1, before["deployments"][0]), fewer, **before)
 
     applied = deployment(plan)
     assert applied["spec"]["replicas"] == 1
@@ -150,7 +151,7 @@ def test_a_pod_that_finds_no_node_says_what_to_do_about_slices() -> None:
         ready=False,
         unschedulable=words,
     )
-    plan = planned(given(2), pods=[pod], deployment=live(first, ready=0))
+    plan = planned(given(2), pods=[pod], deployments=[live(first, ready=0)])
 
     assert find_condition(plan, "Placed")["reason"] == "NoCapacity"
     assert (

@@ -62,7 +62,7 @@ class Component:
         """Return the score of `counts`, whether or not they fit the capacity."""
         violations = [0.0] * len(RulePriority)
         value = 0.0
-        use = [PoolUse(pool) for pool in self.pools]
+        use = [PlacedShare(pool) for pool in self.pools]
         for utility, replicas in zip(self.utilities, counts, strict=True):
             value += utility.value_at(replicas) - utility.move_cost(replicas)
             own = utility.violations_at(replicas)
@@ -85,7 +85,7 @@ class Component:
         return all(slices <= pool.slices for slices, pool in zip(assigned, self.pools, strict=True))
 
 
-class PoolUse:
+class PlacedShare:
     """Use of one pool: slices assigned, by tier, moved, and moved within their dwell time."""
 
     __slots__ = (

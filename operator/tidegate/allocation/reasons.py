@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from tidegate.allocation.component import Component, Counts, PoolUse
+from tidegate.allocation.component import Component, Counts, PlacedShare
 from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, PoolInput
 from tidegate.allocation.utility import ModelUtility, PoolOption
 
@@ -70,7 +70,7 @@ class MoveReasons:
             (change for change in changes if change.replica_change < 0),
             key=lambda change: (change.value_per_slice, change.full_name),
         )
-        use = PoolUse(pool)
+        use = PlacedShare(pool)
         for utility in self._component.utilities:
             for option in utility.options:
                 if option.pool == pool.name:
@@ -90,7 +90,7 @@ class MoveReasons:
             f"{change.full_name} {change.replica_change:+d} in {change.option.pool}: {reason}"
         )
 
-    def _explain_gain(self, pool: PoolInput, use: PoolUse, change: _OptionChange) -> str:
+    def _explain_gain(self, pool: PoolInput, use: PlacedShare, change: _OptionChange) -> str:
         """Return why an option scales up: the rule or the demand that asks for it, else its value."""
         utility, current = change.utility, change.utility.model.current_replicas
         model = utility.model
@@ -123,7 +123,7 @@ class MoveReasons:
         return ""
 
     def _explain_loss(
-        self, pool: PoolInput, use: PoolUse, change: _OptionChange, takers: Sequence[_OptionChange]
+        self, pool: PoolInput, use: PlacedShare, change: _OptionChange, takers: Sequence[_OptionChange]
     ) -> str:
         """Return why an option scales down."""
         model = change.utility.model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tidegate.allocation.assignment import RelaxedRule
-from tidegate.allocation.component import Component, Counts, PoolUse
+from tidegate.allocation.component import Component, Counts, PlacedShare
 from tidegate.allocation.utility import FLOOR_PRIORITIES, ModelUtility, RulePriority
 
 _TOLERANCE = 1e-6
@@ -14,7 +14,7 @@ _TOLERANCE = 1e-6
 def find_shortfalls(component: Component, target: Counts) -> tuple[RelaxedRule, ...]:
     """Return the relaxed rules in the order of their priorities, the highest first."""
     relaxations: list[tuple[RulePriority, RelaxedRule]] = []
-    uses = {pool.name: PoolUse(pool) for pool in component.pools}
+    uses = {pool.name: PlacedShare(pool) for pool in component.pools}
     for utility, counts in zip(component.utilities, target, strict=True):
         relaxations += _find_model_shortfalls(utility, counts)
         for option, count in zip(utility.options, counts, strict=True):
@@ -80,7 +80,7 @@ def _find_model_shortfalls(
             )
 
 
-def _find_pool_shortfalls(use: PoolUse) -> Iterator[tuple[RulePriority, RelaxedRule]]:
+def _find_pool_shortfalls(use: PlacedShare) -> Iterator[tuple[RulePriority, RelaxedRule]]:
     pool = use.pool
     violations = use.get_violations()
     for rule in pool.tiers:

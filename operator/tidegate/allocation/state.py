@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidegate.allocation.component import Component, Counts, PoolUse
+from tidegate.allocation.component import Component, Counts, PlacedShare
 from tidegate.allocation.utility import ModelUtility, PoolOption
 
 _TOLERANCE = 1e-9
@@ -32,7 +32,7 @@ class AllocationState:
         self.component = component
         self._counts = [list(replicas) for replicas in counts]
         self.slots: list[OptionSlot] = []
-        self.pool_uses = [PoolUse(pool) for pool in component.pools]
+        self.pool_uses = [PlacedShare(pool) for pool in component.pools]
         for index, utility in enumerate(component.utilities):
             for number, option in enumerate(utility.options):
                 pool = component.pool_index[option.pool]

@@ -67,6 +67,9 @@ class InferenceReport(Report):
     inference: str
     tier: Tier
     pool: str | None
+    """The pool; of several, all of them."""
+    pool_summary: str | None = None
+    """The ready and planned replicas in each of several pools."""
     replicas: ReplicaReport
     decided_by: DecisionSource
     decision: str | None
@@ -88,6 +91,8 @@ class InferenceReport(Report):
     def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the report; `wide` adds healthy conditions."""
         location = f"ComputePool {self.pool}" if self.pool else "no ComputePool"
+        if self.pool_summary is not None:
+            location = f"ComputePools {self.pool_summary} (ready/planned)"
         yield f"Inference {self.inference}, tier {self.tier}, {location}"
         yield _format_line("has", self._describe_replicas())
         yield _format_line("decided", self._describe_decision())
@@ -201,7 +206,8 @@ def explain_inference(inference: Inference, inputs: ExplanationInputs) -> Infere
     return InferenceReport(
         inference=str(inference.key),
         tier=spec.tier,
-        pool=spec.placement.pool if spec.placement is not None else None,
+        pool=spec.placement.pool_names if spec.placement is not None else None,
+        pool_summary=status.pool_summary,
         replicas=ReplicaReport(
             decided=inference.decided_replicas,
             spares=inference.decided_spares,

@@ -117,7 +117,7 @@ def report_ended(
 def _mode_warnings(context: OverrideContext) -> Iterator[str]:
     if context.pool is None and context.inference is not None:
         placement = context.inference.spec.placement
-        yield f"there is no ComputePool {placement.pool if placement is not None else ''} whose allocator could decide"
+        yield f"there is no ComputePool {placement.pool_names if placement is not None else ''} whose allocator could decide"
     elif context.pool is not None and context.pool.spec.policy.mode is PolicyMode.RECOMMEND_ONLY:
         yield f"ComputePool {context.pool.key} is in mode RecommendOnly: decisions are written, and nothing moves"
 

@@ -100,7 +100,7 @@ class InferenceRow(StateRow):
             ready=inference.status.ready_replicas,
             decided=inference.decided_replicas,
             spares=inference.decided_spares,
-            pool=placement.pool if placement is not None else None,
+            pool=placement.pool_names if placement is not None else None,
             slices=placement.slices if placement is not None else None,
         )
 

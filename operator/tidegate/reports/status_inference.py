@@ -66,7 +66,9 @@ class InferenceStatusReport(StatusReport):
     ready: int
     pool: str | None
     slices: int | None
-    """The slices of each replica."""
+    """The slices of each replica, by default where there are several pools."""
+    pool_summary: str | None = None
+    """The ready and planned replicas in each of several pools."""
     accesses: tuple[InferenceRoute, ...]
     overrides: tuple[OverrideReport, ...]
 
@@ -88,7 +90,9 @@ class InferenceStatusReport(StatusReport):
             yield format_field("failed", f"version {versions.failed}: {versions.failure}")
         spares = f", {self.spares} warm spares" if self.spares else ""
         yield format_field("replicas", f"{self.ready} ready of {self.decided}{spares}, {self.existing} exist")
-        if self.pool is not None:
+        if self.pool_summary is not None:
+            yield format_field("placed in", f"ComputePools {self.pool_summary} (ready/planned replicas)")
+        elif self.pool is not None:
             yield format_field("placed in", f"ComputePool {self.pool}, {self.slices} slices each")
         for override in self.overrides:
             yield format_field("override", override.message)
@@ -129,8 +133,9 @@ def report_inference(
         spares=inference.decided_spares,
         existing=status.replicas,
         ready=status.ready_replicas,
-        pool=placement.pool if placement is not None else None,
+        pool=placement.pool_names if placement is not None else None,
         slices=placement.slices if placement is not None else None,
+        pool_summary=status.pool_summary,
         accesses=tuple(route for access in accesses for route in _find_routes(access, inference)),
         overrides=tuple(
             OverrideReport.from_override(override)

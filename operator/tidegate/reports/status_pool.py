@@ -10,7 +10,7 @@ from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUsage
 from tidegate.api.conditions import format_timestamp
-from tidegate.api.inference import Inference, Tier
+from tidegate.api.inference import Inference, PoolShare, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.reports.decision import DecisionReport
@@ -103,9 +103,9 @@ def report_pool(pool: ComputePool, contents: PoolObjects, related: RelatedObject
     status, name = pool.status, pool.metadata.name
     placed = sorted(
         (
-            _report_placed(inference)
+            _report_placed(inference, share)
             for inference in contents.inferences
-            if _placement_pool(inference) == name
+            if (share := _find_share(inference, name)) is not None
         ),
         key=lambda line: (line.state.rank, line.inference),
     )
@@ -123,17 +123,17 @@ def report_pool(pool: ComputePool, contents: PoolObjects, related: RelatedObject
     )
 
 
-def _placement_pool(inference: Inference) -> str | None:
-    return inference.spec.placement.pool if inference.spec.placement is not None else None
+def _find_share(inference: Inference, pool: str) -> PoolShare | None:
+    return inference.spec.placement.find_share(pool) if inference.spec.placement is not None else None
 
 
-def _report_placed(inference: Inference) -> PlacedLine:
-    slices_per_replica = inference.spec.placement.slices if inference.spec.placement is not None else 0
+def _report_placed(inference: Inference, share: PoolShare) -> PlacedLine:
+    pods = inference.count_pool_replicas(share)
     return PlacedLine(
         inference=str(inference.key),
         tier=inference.spec.tier,
         state=ObjectReport.from_object(inference).state,
-        decided=inference.decided_replicas,
-        ready=inference.status.ready_replicas,
-        slices=slices_per_replica * (inference.decided_replicas + inference.decided_spares),
+        decided=pods.replicas - inference.decided_spares,
+        ready=pods.ready_replicas,
+        slices=share.slices * pods.replicas,
     )

@@ -52,6 +52,7 @@ class ModelTop(ApiModel):
     ready: int
     decided: int
     decided_pods: Annotated[int, Field(exclude=True)]
+    pool_names: Annotated[tuple[str, ...], Field(exclude=True)] = ()
     """Replicas and warm spares, against which ready ones are counted."""
     slices: int | None
     """The slices of its ready replicas; absent outside of pools."""
@@ -199,7 +200,7 @@ def report_pools(
     reports = [
         _report_pool(
             pool,
-            [model for model in models if model.pool == pool.metadata.name],
+            [model for model in models if pool.metadata.name in model.pool_names],
             [decision for decision in decisions if decision.spec.pool == pool.metadata.name],
         )
         for pool in pools
@@ -224,13 +225,14 @@ _SORT_KEYS: Final[Mapping[TopOrder, Callable[[ModelTop], tuple[float, ...] | str
 def _report_inference(inference: Inference, inputs: TopInputs) -> ModelTop:
     reading, placement = inputs.find_metrics(inference.key), inference.spec.placement
     ready = inference.status.ready_replicas
-    slices = None if placement is None else placement.slices * ready
+    slices = inference.ready_slices
     p99 = reading.latency_p99_s
     value = _compute_value(inference, reading, slices)
     return ModelTop(
         inference=str(inference.key),
         tier=inference.spec.tier,
-        pool=placement.pool if placement is not None else None,
+        pool=placement.pool_names if placement is not None else None,
+        pool_names=tuple(share.name for share in placement.pool_shares) if placement is not None else (),
         state=ObjectReport.from_object(inference).state,
         ready=ready,
         decided=inference.decided_replicas,

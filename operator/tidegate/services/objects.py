@@ -34,7 +34,7 @@ async def read_target(
         return None, ComputePool.parse(await read_body(client, COMPUTE_POOL, key))
     inference = await read_inference(client, key)
     placement = inference.spec.placement
-    body = None if placement is None else await client.get(COMPUTE_POOL, ObjectKey("", placement.pool))
+    body = None if placement is None else await client.get(COMPUTE_POOL, ObjectKey("", placement.first_pool))
     return inference, None if body is None else ComputePool.parse(body)
 
 

@@ -89,7 +89,9 @@ class PoolRecording:
 def select_placed(pool: str, inferences: Iterable[Inference]) -> Sequence[Inference]:
     """Return the Inferences that are placed in a pool, sorted by key."""
     placed = (
-        item for item in inferences if item.spec.placement is not None and item.spec.placement.pool == pool
+        item
+        for item in inferences
+        if item.spec.placement is not None and item.spec.placement.find_share(pool) is not None
     )
     return sorted(placed, key=lambda inference: inference.key)
 
@@ -107,8 +109,9 @@ def measure_loads(pods: Iterable[Manifest]) -> Mapping[ObjectKey, float]:
 
 def count_simulated_slices(objects: RecordedObjects) -> int:
     """Return the healthy slices of the pool without those of Inferences that have no capacity."""
-    skipped = filter(_lacks_capacity, objects.inferences)
-    return max(objects.pool.status.slices.healthy - sum(map(_count_slices, skipped)), 0)
+    pool, skipped = objects.pool, filter(_cannot_simulate, objects.inferences)
+    used = sum(_count_slices(inference, pool.metadata.name) for inference in skipped)
+    return max(pool.status.slices.healthy - used, 0)
 
 
 async def read_recording(
@@ -116,8 +119,8 @@ async def read_recording(
 ) -> PoolRecording:
     """Read the rates. Raises TidegateError that names what is missing."""
     pool, name = objects.pool, objects.pool.metadata.name
-    skipped = [inference for inference in objects.inferences if _lacks_capacity(inference)]
-    simulated = [inference for inference in objects.inferences if not _lacks_capacity(inference)]
+    skipped = [inference for inference in objects.inferences if _cannot_simulate(inference)]
+    simulated = [inference for inference in objects.inferences if not _cannot_simulate(inference)]
     keys = frozenset(inference.key for inference in simulated if inference.spec.tier is not Tier.OFFLINE)
     if not keys:
         message = (
@@ -140,13 +143,28 @@ async def read_recording(
     return PoolRecording(objects, span, keys, skipped, simulated, slices, nodes, rates)
 
 
-def _lacks_capacity(inference: Inference) -> bool:
-    return inference.spec.tier is not Tier.OFFLINE and inference.spec.capacity is None
+def _cannot_simulate(inference: Inference) -> bool:
+    return explain_skip(inference) is not None
 
 
-def _count_slices(inference: Inference) -> int:
+def explain_skip(inference: Inference) -> str | None:
+    """Return why an Inference is not simulated; None if it is."""
     placement = inference.spec.placement
-    return inference.status.replicas * (placement.slices if placement is not None else 1)
+    if placement is not None and len(placement.pool_shares) > 1:
+        return "runs in several pools, and a simulation has one"
+    if inference.spec.tier is not Tier.OFFLINE and inference.spec.capacity is None:
+        return "has no spec.capacity; measure it with tidegate calibrate"
+    return None
+
+
+def _count_slices(inference: Inference, pool: str) -> int:
+    placement = inference.spec.placement
+    share = placement.find_share(pool) if placement is not None else None
+    if share is None:
+        return 0
+    several = placement is not None and len(placement.pool_shares) > 1
+    pods = inference.count_pool_replicas(share).replicas if several else inference.status.replicas
+    return pods * share.slices
 
 
 def _make_manifest(resource: ComputePool | Inference, annotations: Mapping[str, str]) -> Manifest:

@@ -28,6 +28,7 @@ from tidegate.services.recorded_day import (
     PoolRecording,
     RecordedObjects,
     RecordedSpan,
+    explain_skip,
     measure_loads,
     read_recording,
     select_placed,
@@ -84,7 +85,7 @@ def _make_report(
         skipped=tuple(
             SkippedInference(
                 inference=str(inference.key),
-                reason="has no spec.capacity; measure it with tidegate calibrate",
+                reason=explain_skip(inference) or "",
             )
             for inference in recording.skipped
         ),

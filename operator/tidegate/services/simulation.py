@@ -95,7 +95,7 @@ def _read_day(request: SimulationRequest) -> SimulatedDay:
         for item in manifests.objects
         if isinstance(item, Inference)
         and item.spec.placement is not None
-        and item.spec.placement.pool == pool.metadata.name
+        and item.spec.placement.find_share(pool.metadata.name) is not None
     ]
     if not inferences:
         message = f"no Inference of {', '.join(map(str, request.files))} is placed in the ComputePool {pool.metadata.name}"

@@ -53,7 +53,10 @@ async def read_top_inferences(
     reader.check_readable()
     accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
     pool_names = {
-        inference.spec.placement.pool for inference in inferences if inference.spec.placement is not None
+        share.name
+        for inference in inferences
+        if inference.spec.placement is not None
+        for share in inference.spec.placement.pool_shares
     }
     pools = await KindLister(client, ("",)).list_parsed(kinds.COMPUTE_POOL, ComputePool)
     inputs = await _sample_traffic(

@@ -129,7 +129,11 @@ def _find_load(inference: Inference, options: DayOptions) -> timedelta:
 
 def _make_model(pool: ComputePool, inference: Inference, options: DayOptions) -> SimulatedModel:
     spec, key = inference.spec, str(inference.key)
-    slices = spec.placement.slices if spec.placement is not None else 1
+    if spec.placement is not None and len(spec.placement.pool_shares) > 1:
+        message = f"inference {key}: runs in several pools, and a simulation has one; set spec.placement.pool"
+        raise PermanentError(message)
+    share = spec.placement.find_share(pool.metadata.name) if spec.placement is not None else None
+    slices = share.slices if share is not None else 1
     if spec.tier is Tier.OFFLINE:
         rate = float(slices)
     elif spec.capacity is None:

@@ -21,9 +21,9 @@ from tidegate.web.app_state import AppState
 
 
 def find_pool(app: AppState, inference: Inference) -> ComputePool | None:
-    """Return the pool of an Inference, if any."""
+    """Return the pool of an Inference, if any; of several the first."""
     placement = inference.spec.placement
-    return None if placement is None else app.fleet.pools.get(ObjectKey("", placement.pool))
+    return None if placement is None else app.fleet.pools.get(ObjectKey("", placement.first_pool))
 
 
 def list_recent_decisions(

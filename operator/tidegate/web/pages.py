@@ -286,7 +286,7 @@ def _row_names(kinds: Sequence[Mapping[str, Any]], plural: Plural) -> list[str]:
 def _decisions_moving(context: RequestContext, inference: Inference) -> Sequence[DecisionReport]:
     """Return the newest decisions of its pool that move an Inference."""
     placement, name = inference.spec.placement, str(inference.key)
-    decisions = list_recent_decisions(context.app, placement.pool if placement else None, name)
+    decisions = list_recent_decisions(context.app, placement.first_pool if placement else None, name)
     return [DecisionReport.from_decision(decision) for decision in decisions[:_MOVES_SHOWN]]
 
 

@@ -147,9 +147,12 @@ def _compare_objects(objects: ObjectSet) -> Iterator[Finding]:
 
 def _check_placement(inference: Inference, pools: Collection[str]) -> Iterator[Finding]:
     placement = inference.spec.placement
-    if placement is not None and placement.pool not in pools:
+    for share in placement.pool_shares if placement is not None else ():
+        if share.name in pools:
+            continue
         text = REASON_MESSAGES[Reason.POOL_NOT_FOUND]
-        message = f"spec.placement.pool: there is no ComputePool {placement.pool}"
+        field = "pool" if placement is not None and placement.pools is None else f"pools[{share.name}]"
+        message = f"spec.placement.{field}: there is no ComputePool {share.name}"
         yield Finding(Reason.POOL_NOT_FOUND.value, text, inference.KIND, inference.key, message)
 
 
