@@ -280,16 +280,10 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         "greater than or equal to 1",
         placement={"pools": [{"name": "cpu-a", "slices": 0}]},
     ),
-    _scaled(
-        "in-several-pools",
-        "placement",
-        "placement.pools is only for Inferences without scaling and batch",
-        placement={"pools": [{"name": "cpu-a"}]},
-    ),
     _inference(
         "batch-in-several-pools",
         "placement",
-        "placement.pools is only for Inferences without scaling and batch",
+        "placement.pools is not for a batch",
         tier="offline",
         placement={"pools": [{"name": "cpu-a"}]},
         batch=batch_spec(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -399,7 +400,8 @@ class Placement(ApiModel):
         Field(
             description="ComputePools in order of preference: a replica for which the first has no room runs in the next. A replica "
             "stays in its pool as long as the pool is in the list, and fewer replicas end in the last pool first. Each pool has a "
-            "Deployment of its own. Not with scaling or batch. Absent: pool has the only one."
+            "Deployment of its own. With scaling, the allocator of each pool decides about the replicas there. Not with batch. Absent: "
+            "pool has the only one."
         ),
     ] = None
     slices: Annotated[
@@ -616,14 +618,9 @@ class InferenceSpec(ApiModel):
             field="replicas",
         ),
         ValidationRule(
-            cel="!has(self.placement) || !has(self.placement.pools) || (!has(self.scaling) && !has(self.batch))",
-            message="placement.pools is only for Inferences without scaling and batch: set placement.pool, or set replicas "
-            "and remove scaling",
-            check=lambda spec: (
-                spec.placement is None
-                or spec.placement.pools is None
-                or (spec.scaling is None and spec.batch is None)
-            ),
+            cel="!has(self.placement) || !has(self.placement.pools) || !has(self.batch)",
+            message="placement.pools is not for a batch, whose Job has one template: set placement.pool",
+            check=lambda spec: spec.placement is None or spec.placement.pools is None or spec.batch is None,
             field="placement",
         ),
         ValidationRule(
@@ -837,6 +834,17 @@ class SwapProgress(StatusModel):
     ]
 
 
+class AllocatedPool(StatusModel):
+    """Replicas that the allocator of one of several pools decided."""
+
+    name: Annotated[str, Field(max_length=253, description="Name of the ComputePool.")]
+    replicas: Annotated[int, Field(ge=0, description="Number of replicas there that get requests.")] = 0
+    spares: Annotated[int, Field(ge=0, description="Number of warm spares there.")] = 0
+    decision: Annotated[
+        str, Field(max_length=253, description="Name of the AllocationDecision with the reason.")
+    ] = ""
+
+
 class AllocatedReplicas(StatusModel):
     """Replicas that the ComputePool's allocator decided. Absent without spec.scaling, and before a decision."""
 
@@ -861,6 +869,15 @@ class AllocatedReplicas(StatusModel):
         str, Field(max_length=253, description="Name of the AllocationDecision with the reason.")
     ] = ""
     epoch: Annotated[int, Field(ge=0, description="Epoch of the leader that wrote this.")] = 0
+    pools: Annotated[
+        tuple[AllocatedPool, ...],
+        Field(
+            max_length=MAX_POOLS,
+            description="The same by pool, if spec.placement.pools is set: the figures above are their sums, and decision is "
+            "the newest one.",
+        ),
+        ListMap("name"),
+    ] = ()
 
 
 class PoolReplicas(StatusModel):
@@ -964,6 +981,37 @@ class Inference(CustomResource):
     def served_name(self) -> str:
         """Return the model name in requests."""
         return self.spec.model.name or self.metadata.name
+
+    @property
+    def allocated_pools(self) -> Mapping[str, AllocatedPool]:
+        """Return what the allocators of several pools decided, by name; empty with one pool, and before a decision."""
+        placement, allocation = self.spec.placement, self.status.allocation
+        if self.spec.scaling is None or placement is None or placement.pools is None or allocation is None:
+            return {}
+        return {pool.name: pool for pool in allocation.pools}
+
+    def narrow_to_pool(self, pool: str) -> Inference:
+        """Return the Inference as the allocator of one of its pools decides about it: with the allocation there.
+
+        The range is about all pools, so that it has no minimum here. With one pool, or a fixed number, nothing changes.
+        """
+        scaling, allocation, placement = self.spec.scaling, self.status.allocation, self.spec.placement
+        if scaling is None or placement is None or placement.pools is None:
+            return self
+        share = self.allocated_pools.get(pool)
+        narrowed = None
+        if allocation is not None and share is not None:
+            update = {
+                "replicas": share.replicas,
+                "spares": share.spares,
+                "decision": share.decision,
+                "pools": (),
+            }
+            narrowed = allocation.model_copy(update=update)
+        spec = self.spec.model_copy(update={"scaling": scaling.model_copy(update={"min_replicas": 0})})
+        return self.model_copy(
+            update={"spec": spec, "status": self.status.model_copy(update={"allocation": narrowed})}
+        )
 
     def count_pool_replicas(self, share: PoolShare) -> PoolReplicas:
         """Return the pods that the Inference is to have in one of its pools, and those that are ready there."""
