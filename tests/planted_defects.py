@@ -163,6 +163,24 @@ DEFECTS: Final = (
         seen_by=("tests/unit/test_overrides.py::test_an_inference_looks_again_when_its_first_override_ends",),
     ),
     Defect(
+        name="leave-pool-at-once",
+        suffered="A pool that leaves the list of an Inference takes its serving pods with it.",
+        file="operator/tidegate/planning/inference/pool_deployments.py",
+        text="missing = max(observed.inference.spec.replicas - ready, 0)",
+        by="missing = 0",
+        seen_by=(
+            "tests/unit/test_several_pools.py::TestAPoolThatLeavesTheList::test_its_pods_stay_until_others_are_ready",
+        ),
+    ),
+    Defect(
+        name="take-from-the-first-pool",
+        suffered="Two allocators stop replicas of one Inference at the same time, and requests are lost.",
+        file="operator/tidegate/planning/allocator/other_pools.py",
+        text="needed = ceil(max(demand_per_s - ready, 0.0) / capacity_per_s - _ROUNDING)",
+        by="needed = 0",
+        seen_by=("tests/unit/test_other_pools.py::test_less_demand_ends_replicas_in_the_last_pool_first",),
+    ),
+    Defect(
         name="accept-wrong-checksum",
         suffered="A model with another checksum than the pinned one serves.",
         file="dataplane/tidegate_dataplane/agent/artefacts/fetch.py",

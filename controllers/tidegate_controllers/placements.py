@@ -27,7 +27,7 @@ from tidegate.planning.pools.placement import PlacementResult, place_claim, plac
 from tidegate.planning.pools.pool_claims import PoolClaims
 from tidegate.planning.pools.spill_over import (
     ListedPool,
-    divide_replicas,
+    divide_inference,
     make_pool_claims,
     merge_placements,
 )
@@ -117,39 +117,45 @@ class Placements:
         self.forget_assumed(key)
         if inference.spec.placement is None:
             return None
-        resolved = resolve_replicas(inference, self.find_workload(key))
-        uses, pods = self._list_uses(inference), self._find_assigned_pods(key)
-        divided = divide_replicas(resolved.spec.replicas, [use.running_replicas for use in uses])
+        resolved = resolve_replicas(inference, self.count_running(key))
+        places, pods = self._list_places(inference), self._find_assigned_pods(key)
+        divided = divide_inference(resolved, places)
         pending, results = divided.pending, list[PlacementResult]()
-        for use, staying in zip(uses, divided.staying, strict=True):
-            pool = self._find_pool(use.share)
+        for place, staying in zip(places, divided.staying, strict=True):
+            pool = self._find_pool(place.share)
             if pool is None:
-                results.append(place_without_pool(use.share.name, staying, use.live))
+                results.append(place_without_pool(place.share.name, staying, place.live))
                 continue
-            claims = self._pool_claims[use.pool_label]
-            claim = make_claim(resolved, use.share, use.live, pods, replicas=staying + pending)
+            claims = self._pool_claims[place.pool_label]
+            claim = make_claim(
+                resolved.narrow_to_pool(place.share.name),
+                place.share,
+                place.live,
+                pods,
+                replicas=staying + pending,
+            )
             claims.put_claim(claim)
-            results.append(place_claim(claim, use.live, pool, self._parts.views.get_slices(pool), claims))
+            results.append(place_claim(claim, place.live, pool, self._parts.views.get_slices(pool), claims))
             pending -= max(results[-1].replicas - staying, 0)
-        self._assume_results(key, uses, results)
+        self._assume_results(key, places, results)
         return merge_placements(results, resolved.spec.replicas)
 
     def _assume_results(
-        self, key: ObjectKey, uses: Sequence[ListedPool], results: Sequence[PlacementResult]
+        self, key: ObjectKey, places: Sequence[ListedPool], results: Sequence[PlacementResult]
     ) -> None:
         """Count what pools give as assigned, and claim again what is pending."""
-        given = list(zip(uses, results, strict=True))
-        self._replicas[key] = {use.pool_label: result.assigned_replicas for use, result in given}
+        given = list(zip(places, results, strict=True))
+        self._replicas[key] = {place.pool_label: result.assigned_replicas for place, result in given}
         self._assumed[key] = {
-            use.pool_label: result.replicas * use.share.slices
-            for use, result in given
+            place.pool_label: result.replicas * place.share.slices
+            for place, result in given
             if result.resources is not None and result.replicas
         }
         self._update_claims(key)
-        for use in uses:
-            if use.pool_label not in self._claims.get(key, {}):
+        for place in places:
+            if place.pool_label not in self._claims.get(key, {}):
                 # By the caches, which are newer, the Inference is gone or names another pool.
-                self._pool_claims[use.pool_label].remove_claim(key)
+                self._pool_claims[place.pool_label].remove_claim(key)
 
     def forget_assumed(self, key: ObjectKey) -> None:
         """Drop what `place` assumed: the write succeeded or failed, and the caches reflect it."""
@@ -166,6 +172,27 @@ class Placements:
         # Of several Jobs one is terminating, and the other has no pods until that one is gone.
         return max(workloads, key=lambda workload: workload.replicas, default=None)
 
+    def count_running(self, key: ObjectKey) -> int | None:
+        """Return the desired pods of an Inference in all pools; None without any workload."""
+        by_pool: dict[str, int] = {}
+        for workload in self._workloads.get(key, {}).values():
+            # Of several Jobs in a pool one is terminating, and the other has no pods until that one is gone.
+            by_pool[workload.pool] = max(by_pool.get(workload.pool, 0), workload.replicas)
+        return sum(by_pool.values()) if by_pool else None
+
+    def find_claim(self, key: ObjectKey, pool: str) -> PoolClaim | None:
+        """Return the claim of an Inference on one pool."""
+        return self._claims.get(key, {}).get(to_label_value(pool))
+
+    def count_room(self, inference: Inference, share: PoolShare) -> int:
+        """Return for how many more replicas of an Inference one of its pools has free slices."""
+        pool = self._find_pool(share)
+        if pool is None:
+            return 0
+        slices = self._parts.views.get_slices(pool)
+        assignments = self._claims_on(to_label_value(share.name)).assign_slices(pool, slices)
+        return max(assignments.ledger.count_room(inference.spec.tier, pool, slices), 0) // share.slices
+
     def find_pool_workload(self, inference: Inference, share: PoolShare) -> LiveWorkload | None:
         """Return the workload of an Inference in one of its pools; if it names one pool, also one that is to move there."""
         workloads, pool = self._workloads.get(inference.key, {}), to_label_value(share.name)
@@ -176,7 +203,7 @@ class Placements:
             return None
         return workloads.get(make_child_name("inf", inference.key.name)) or self.find_workload(inference.key)
 
-    def _list_uses(self, inference: Inference) -> Sequence[ListedPool]:
+    def _list_places(self, inference: Inference) -> Sequence[ListedPool]:
         placement, assumed = inference.spec.placement, self._assumed.get(inference.key, {})
         return [
             ListedPool(
@@ -247,8 +274,8 @@ class Placements:
             self._assumed.pop(key, None)
             self._replicas.pop(key, None)
             return make_remaining_claims(key, workloads, pods)
-        resolved = resolve_replicas(inference, self.find_workload(key))
-        claims = make_pool_claims(resolved, self._list_uses(inference), pods)
+        resolved = resolve_replicas(inference, self.count_running(key))
+        claims = make_pool_claims(resolved, self._list_places(inference), pods)
         return {**make_remaining_claims(key, workloads, pods, claims), **claims}
 
     def _claims_on(self, label: str) -> PoolClaims:

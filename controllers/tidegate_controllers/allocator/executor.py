@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -19,6 +20,7 @@ from tidegate.planning.allocator.decision import find_expired
 from tidegate.planning.allocator.decision_steps import (
     DecisionStep,
     TargetReplicas,
+    make_allocation,
     make_failed_outcome,
     plan_next_step,
     revert_targets,
@@ -44,6 +46,9 @@ class DecisionExecutor:
     metrics: AllocatorMetrics
     _reclaimed: dict[str, set[ObjectKey]] = field(default_factory=dict, init=False)
     _cleared: dict[ObjectKey, str] = field(default_factory=dict, init=False)
+    _write_locks: WeakValueDictionary[ObjectKey, asyncio.Lock] = field(
+        default_factory=WeakValueDictionary, init=False
+    )
 
     async def clear_allocations(self, observed: AllocationObserved) -> None:
         """Remove our allocation, once, from Inferences that have a fixed number of replicas again.
@@ -145,12 +150,17 @@ class DecisionExecutor:
     async def _write_allocation(
         self, key: ObjectKey, target: TargetReplicas, decision: AllocationDecision
     ) -> None:
-        """Write the allocation of one Inference."""
+        """Write the allocation of one Inference.
+
+        That of one pool beside others is a part of the object, so that these writes wait for each other.
+        """
         name = decision.metadata.name
-        spares = {"spares": target.spares} if target.spares else {}
-        allocation = {"replicas": target.replicas, **spares, "decision": name, "epoch": self.fence.epoch}
         try:
-            await self._apply_status(key, {"allocation": allocation})
+            async with self._write_locks.setdefault(key, asyncio.Lock()):
+                allocation = make_allocation(
+                    self.observer.inferences.get(key), decision.spec.pool, target, name
+                )
+                await self._apply_status(key, {"allocation": {**allocation, "epoch": self.fence.epoch}})
         except PermanentError as error:
             # A refused status must not block the others; the next reconcile retries.
             log.warning("allocation_refused", inference=str(key), error=str(error))

@@ -1,12 +1,12 @@
 """Observes a pool for the allocator: its slices, its Inferences and its decisions, as the caches have them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.inference import Inference
+from tidegate.api.inference import Inference, PoolShare
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
@@ -14,6 +14,7 @@ from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.planning.allocator.event_calendar import EventCalendar, read_calendar
 from tidegate.planning.allocator.freeze import find_freeze
+from tidegate.planning.allocator.other_pools import OtherPool, count_reliable
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
 from tidegate.planning.batch.remaining_shards import count_remaining_shards
 from tidegate.planning.inference.deployments import LiveWorkload
@@ -55,10 +56,12 @@ class PoolObserver:
             unhealthy = [share for node, share in claim.nodes.items() if node not in healthy]
             serving_elsewhere += sum(share.ready for share in unhealthy)
             lost = sum(share.not_ready for share in unhealthy)
-            excluded = self._find_exclusion(inference, claim, name)
+            narrowed = inference.narrow_to_pool(name)
+            excluded = self._find_exclusion(narrowed, claim, name)
             refusal = refuse_claim(pool, slices, claim)
             refused = refusal.message if refusal is not None else ""
-            members.append(PoolMember(inference, claim, claim.ready, excluded, refused, lost))
+            member = PoolMember(narrowed, claim, claim.ready, excluded, refused, lost)
+            members.append(self._add_other_pools(member, inference, name))
         now = self.clock.now()
         calendar = self._read_calendar(pool, members, now)
         return AllocationObserved(
@@ -73,6 +76,37 @@ class PoolObserver:
             overrides=self.overrides.list_all(),
             decisions=self.list_decisions(name),
         )
+
+    def _add_other_pools(self, member: PoolMember, inference: Inference, pool: str) -> PoolMember:
+        """Return the member with what it has in other pools, if their allocators decide about it too."""
+        placement, capacity = inference.spec.placement, inference.spec.capacity
+        if not member.has_several_pools or placement is None or inference.spec.scaling is None:
+            return member
+        names = [share.name for share in placement.pool_shares]
+        pools: list[OtherPool] = []
+        for index, share in enumerate(placement.pool_shares):
+            claim = self.placements.find_claim(inference.key, share.name)
+            if share.name == pool or claim is None:
+                continue
+            placed = PoolMember(inference.narrow_to_pool(share.name), claim, claim.ready)
+            allocation = placed.inference.status.allocation
+            decided = placed.assigned_replicas if allocation is None else allocation.replicas
+            per_s = float(capacity.requests_per_second) if capacity is not None else 0.0
+            pools.append(
+                OtherPool(
+                    replicas=count_reliable(decided, placed.serving_pods, self._count_fitting(share)),
+                    ready=placed.serving_pods,
+                    room=self.placements.count_room(inference, share),
+                    capacity_per_s=per_s * share.relative_capacity,
+                    is_before=index < names.index(pool),
+                )
+            )
+        return replace(member, other_pools=tuple(pools), all_pools=inference)
+
+    def _count_fitting(self, share: PoolShare) -> int:
+        """Return how many replicas fit on the healthy nodes of a pool, whoever has its slices."""
+        pool = self.pools.get(ObjectKey("", share.name))
+        return 0 if pool is None else self.views.get_slices(pool).healthy // share.slices
 
     def _find_exclusion(self, inference: Inference, claim: PoolClaim, pool: str) -> str:
         placement = inference.spec.placement
@@ -116,6 +150,10 @@ def _exclusion_reason(inference: Inference, claim: PoolClaim, live: LiveWorkload
     if live is None:
         # A completed batch needs no Job.
         is_missing = inference.status.allocation is not None and count_remaining_shards(inference) != 0
+        if inference.spec.placement is not None and inference.spec.placement.pools is not None:
+            is_missing = (
+                is_missing and inference.decided_pods > 0
+            )  # one of several pools has no Deployment for none
         return "its Deployment or Job does not exist" if is_missing else ""
     if live.replicas and (live.pool != to_label_value(pool) or live.slices != claim.slices):
         return "its pods are in another pool or of another size, and are replaced here as there is room"

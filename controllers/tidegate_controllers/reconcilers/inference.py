@@ -64,7 +64,7 @@ class InferenceReconciler:
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None  # its children are garbage-collected
         try:
-            inference = resolve_replicas(Inference.parse(body), self._placements.find_workload(key))
+            inference = resolve_replicas(Inference.parse(body), self._placements.count_running(key))
         except InvalidSpecError as error:
             await self._applier.write_refusal(INFERENCE, body, str(error), self._clock.now())
             return None

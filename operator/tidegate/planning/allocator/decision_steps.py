@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tidegate.api.allocation_decision import AllocationDecision, DecidedMove
 from tidegate.api.conditions import format_timestamp
-from tidegate.api.inference import Tier
+from tidegate.api.inference import AllocatedReplicas, Inference, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
 
@@ -96,6 +96,30 @@ def make_failed_outcome(
 ) -> Mapping[str, Any]:
     """Return the outcome of a decision that ends before all of it is done."""
     return {"outcome": {"movedSlices": _count_moved_slices(observed, decision), "error": reason}}
+
+
+def make_allocation(
+    inference: Inference | None, pool: str, target: TargetReplicas, decision: str
+) -> Mapping[str, Any]:
+    """Return status.allocation, without its epoch, after one pool's allocator has decided.
+
+    With several pools, the others keep theirs, and those that the spec does not name any more are dropped.
+    """
+    spares = {"spares": target.spares} if target.spares else {}
+    own = {"replicas": target.replicas, **spares, "decision": decision}
+    placement = inference.spec.placement if inference is not None else None
+    if inference is None or placement is None or placement.pools is None:
+        return own
+    allocation = inference.status.allocation or AllocatedReplicas()
+    # A pool whose allocator has not decided yet keeps what runs there.
+    parts: dict[str, dict[str, Any]] = {
+        item.name: {"name": item.name, "replicas": item.replicas} for item in inference.status.pools
+    }
+    parts |= {item.name: item.model_dump(mode="json", exclude_defaults=True) for item in allocation.pools}
+    parts |= {pool: {"name": pool, **own}}
+    pools = [parts[share.name] for share in placement.pool_shares if share.name in parts]
+    totals = {name: sum(int(item.get(name, 0)) for item in pools) for name in ("replicas", "spares")}
+    return {**totals, "decision": decision, "pools": pools}
 
 
 def revert_targets(observed: AllocationObserved) -> Mapping[ObjectKey, TargetReplicas]:

@@ -21,6 +21,7 @@ from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.freeze import Freeze
 from tidegate.planning.allocator.move_budget import compute_move_budget, find_standing_decision
 from tidegate.planning.allocator.node_losses import is_strict, price_node_loss
+from tidegate.planning.allocator.other_pools import OtherPool, narrow_bounds, protect_serving, reduce_demand
 from tidegate.planning.allocator.signals import Signal, Signals
 from tidegate.planning.allocator.value_mix import ValueMix
 from tidegate.planning.batch.remaining_shards import compute_urgency, count_remaining_shards
@@ -42,6 +43,7 @@ class PoolMember:
     """An Inference that is placed in the pool: what it has there, and the demand for it."""
 
     inference: Inference
+    """As its allocation in this pool has it: `Inference.narrow_to_pool`."""
     claim: PoolClaim
     ready: int
     """Ready pods in the pool, warm spares included."""
@@ -51,6 +53,10 @@ class PoolMember:
     """Why the pool can place no replica of it, however many slices are free; or empty."""
     lost_slices: int = 0
     """Slices of its pods that are not ready, on nodes that take no pods: nothing can use them."""
+    other_pools: Sequence[OtherPool] = ()
+    """What it has in the other pools of its list, if their allocators decide about it too."""
+    all_pools: Inference | None = None
+    """The Inference with the range and the allocation of all pools; None where `inference` has them."""
 
     @property
     def key(self) -> ObjectKey:
@@ -304,6 +310,8 @@ def _count_usable_replicas(member: PoolMember) -> int:
     scaling, shards = member.inference.spec.scaling, count_remaining_shards(member.inference)
     if scaling is None:
         return member.asked_replicas
+    if member.other_pools:
+        return max(scaling.max_replicas - sum(pool.replicas for pool in member.other_pools), 0)
     return scaling.max_replicas if shards is None else min(scaling.max_replicas, shards)
 
 
@@ -315,6 +323,11 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
     if load is not None and member.can_be_forecast:
         policy = observed.pool.spec.policy.forecast
         load = raise_to_expected(load, policy, observed.forecasts.get(member.key), event)
+    if load is not None and member.other_pools and member.inference.spec.tier.traits.counts_requests:
+        bounds = protect_serving(
+            bounds, member.assigned_replicas, max(load.rates), curve.rate_at(1), member.other_pools
+        )
+        load = reduce_demand(load, member.other_pools)
     if (correction := observed.corrections.get(member.key)) is not None:
         curve = correction.apply_to(curve)
     if load is not None and signal is not None and not signal.fresh:
@@ -362,10 +375,13 @@ def _find_price(observed: AllocationObserved) -> float:
 
 
 def _bound_replicas(observed: AllocationObserved, member: PoolMember) -> ReplicaBounds:
-    scaling = member.inference.spec.scaling
+    scaling = (member.all_pools or member.inference).spec.scaling
     if scaling is not None:
         overrides = select_for_target(observed.active_overrides, OverrideKind.INFERENCE, member.key)
-        return _limit_to_shards(member, bound_replicas(scaling, member.assigned_replicas, overrides))
+        replicas = member.assigned_replicas
+        total = replicas + sum(pool.replicas for pool in member.other_pools)
+        bounds = narrow_bounds(bound_replicas(scaling, total, overrides), replicas, member.other_pools)
+        return _limit_to_shards(member, bounds)
     replicas = member.asked_replicas
     preempts = member.inference.spec.tier.traits.preempts
     floor = replicas if preempts else min(replicas, member.assigned_replicas)

@@ -2,28 +2,29 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Final
 
 from tidegate.api.inference import Inference
 from tidegate.planning.batch.remaining_shards import count_useful_pods
-from tidegate.planning.inference.deployments import LiveWorkload
 from tidegate.planning.pods import PodView
+from tidegate.resources.names import to_label_value
 
 _NEVER_READY: Final = datetime.min.replace(tzinfo=UTC)
 
 
-def resolve_replicas(inference: Inference, live: LiveWorkload | None) -> Inference:
+def resolve_replicas(inference: Inference, running: int | None) -> Inference:
     """Return the Inference with its desired number of pods in `spec.replicas`, warm spares included.
 
-    With a range it is what the allocator has decided; before its first decision, the running number, within the range.
+    With a range it is what the allocator has decided; before its first decision, the `running` number, within the range.
     A batch gets no more than it has work for, and none when it is complete.
     """
     useful = count_useful_pods(inference)
     if inference.spec.scaling is None and useful is None:
         return inference
     replicas = inference.decided_replicas
-    if inference.spec.scaling is not None and inference.status.allocation is None and live is not None:
-        replicas = min(max(live.replicas, replicas), inference.spec.scaling.max_replicas)
+    if inference.spec.scaling is not None and inference.status.allocation is None and running is not None:
+        replicas = min(max(running, replicas), inference.spec.scaling.max_replicas)
     replicas += inference.decided_spares
     replicas = replicas if useful is None else min(replicas, useful)
     return with_replicas(inference, replicas)
@@ -50,7 +51,16 @@ def select_serving_pods(inference: Inference, pods: Iterable[PodView]) -> Sequen
     available = [pod for pod in pods if pod.ready and pod.is_reachable]
     if not inference.decided_spares:
         return available
-    return sorted(available, key=_readiness_key)[: inference.decided_replicas]
+    ordered = sorted(available, key=_readiness_key)
+    if not inference.allocated_pools:
+        return ordered[: inference.decided_replicas]
+    # A spare of one pool has another capacity than a replica of another one, so that each pool has its own.
+    decided = {to_label_value(name): pool for name, pool in inference.allocated_pools.items()}
+    serving: list[PodView] = []
+    for pool, in_pool in groupby(sorted(ordered, key=lambda pod: pod.pool), key=lambda pod: pod.pool):
+        share = decided.get(pool)
+        serving += list(in_pool)[: share.replicas if share is not None and share.spares else None]
+    return serving
 
 
 def _readiness_key(pod: PodView) -> tuple[datetime, str]:

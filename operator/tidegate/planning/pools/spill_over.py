@@ -58,26 +58,55 @@ def divide_replicas(replicas: int, running: Sequence[int]) -> DividedReplicas:
     return DividedReplicas(tuple(staying), remaining)
 
 
+def divide_inference(inference: Inference, places: Sequence[ListedPool]) -> DividedReplicas:
+    """Divide the replicas of an Inference among its pools: as their allocators decided, or by what runs where.
+
+    A pool whose allocator has not decided keeps what runs there. Together they are no more than spec.scaling allows: two
+    allocators may have decided at the same time.
+    """
+    scaling, decided = inference.spec.scaling, inference.allocated_pools
+    if scaling is None or not decided:
+        return divide_replicas(inference.spec.replicas, [place.running_replicas for place in places])
+    desired: list[int] = []
+    remaining = scaling.max_replicas
+    for place in places:
+        pool = decided.get(place.share.name)
+        count = place.running_replicas if pool is None else pool.replicas + pool.spares
+        desired.append(min(count, remaining))
+        remaining -= desired[-1]
+    return DividedReplicas(tuple(desired), 0)
+
+
 def make_pool_claims(
-    inference: Inference, uses: Sequence[ListedPool], pods: Sequence[AssignedPod]
+    inference: Inference, places: Sequence[ListedPool], pods: Sequence[AssignedPod]
 ) -> Mapping[str, PoolClaim]:
     """Make the claims of an Inference on its pools, by label.
 
     Each pool that exists is asked for the replicas without a pool, so that the first one with room wakes the Inference. Only the
     first one is to make room for them.
     """
-    divided = divide_replicas(inference.spec.replicas, [use.running_replicas for use in uses])
-    first = next((use for use in uses if use.exists), None)
+    divided = divide_inference(inference, places)
+    first = next((place for place in places if place.exists), None)
     rates = [
-        staying * use.share.relative_capacity for use, staying in zip(uses, divided.staying, strict=True)
+        staying * place.share.relative_capacity
+        for place, staying in zip(places, divided.staying, strict=True)
     ]
     claims: dict[str, PoolClaim] = {}
-    for use, staying, rate in zip(uses, divided.staying, rates, strict=True):
-        pending = divided.pending if use.exists or len(uses) == 1 else 0
-        claim = make_claim(inference, use.share, use.live, pods, use.assumed, replicas=staying + pending)
-        spilled = 0 if use is first or len(uses) == 1 else pending
-        demand_share = rate / sum(rates) if sum(rates) else 1.0
-        claims[use.pool_label] = replace(claim, spilled=spilled, demand_share=demand_share)
+    for place, staying, rate in zip(places, divided.staying, rates, strict=True):
+        pending = divided.pending if place.exists or len(places) == 1 else 0
+        claim = make_claim(
+            inference.narrow_to_pool(place.share.name),
+            place.share,
+            place.live,
+            pods,
+            place.assumed,
+            replicas=staying + pending,
+        )
+        spilled = 0 if place is first or len(places) == 1 else pending
+        # Where an allocator decides, it computes from the whole demand what is left for its pool.
+        divides = inference.spec.scaling is None and sum(rates) > 0
+        demand_share = rate / sum(rates) if divides else 1.0
+        claims[place.pool_label] = replace(claim, spilled=spilled, demand_share=demand_share)
     return claims
 
 

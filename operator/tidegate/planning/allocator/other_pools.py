@@ -1,0 +1,83 @@
+"""Decide about one of several pools of an Inference: what the others serve, and what is left for this one.
+
+Each pool's allocator decides by itself, and writes its part of the allocation. So that the parts add up, a pool serves what the
+pools before it in the list have neither replicas nor free slices for, and what the pools behind it do not serve already.
+Replicas end in the last pool first: a pool keeps what it has as long as replicas run behind it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Final
+
+from tidegate.allocation.snapshot import DemandInput, ReplicaBounds
+
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPool:
+    """What an Inference has in another pool of its list."""
+
+    replicas: int
+    """Replicas that were decided there, without warm spares, as far as `count_reliable`; before a decision, those with slices."""
+    ready: int
+    room: int
+    """Replicas for which that pool has free slices."""
+    capacity_per_s: float
+    """Of one replica there."""
+    is_before: bool
+    """Whether it is before this pool in the list."""
+
+
+def count_reliable(replicas: int, ready: int, fitting: int) -> int:
+    """Return how many replicas another pool can be counted on for: no more than fit on its healthy nodes, or are ready anyway.
+
+    A pool without healthy nodes decides nothing, and its last decision stays.
+    """
+    return min(replicas, max(fitting, ready))
+
+
+def reduce_demand(load: DemandInput, pools: Sequence[OtherPool]) -> DemandInput:
+    """Return what is left of the demand for this pool."""
+    elsewhere = sum(
+        (pool.replicas + (pool.room if pool.is_before else 0)) * pool.capacity_per_s for pool in pools
+    )
+    return replace(load, rates=tuple(max(rate - elsewhere, 0.0) for rate in load.rates))
+
+
+def narrow_bounds(bounds: ReplicaBounds, replicas: int, pools: Sequence[OtherPool]) -> ReplicaBounds:
+    """Return the bounds of all pools for this one, which has `replicas`; without others, the same.
+
+    What is missing to the floor starts here only as far as the pools before have no room. Of what is there, the pools before
+    this one count first: a surplus ends in the last pool.
+    """
+    if not pools:
+        return bounds
+    elsewhere = sum(pool.replicas for pool in pools)
+    before = sum(pool.replicas for pool in pools if pool.is_before)
+    room = sum(pool.room for pool in pools if pool.is_before)
+    floor = max(bounds.floor - elsewhere - room, min(replicas, bounds.floor - before), 0)
+    if bounds.ceiling is None:
+        return replace(bounds, floor=floor)
+    ceiling = max(bounds.ceiling - elsewhere, min(replicas, bounds.ceiling - before), 0)
+    return replace(bounds, floor=min(floor, ceiling), ceiling=ceiling)
+
+
+def protect_serving(
+    bounds: ReplicaBounds,
+    replicas: int,
+    demand_per_s: float,
+    capacity_per_s: float,
+    pools: Sequence[OtherPool],
+) -> ReplicaBounds:
+    """Raise the floor to those of the present replicas that ready ones before this pool do not replace yet.
+
+    While replicas run behind this pool, it is raised to what the whole demand needs here: they end first.
+    """
+    ready = sum(pool.ready * pool.capacity_per_s for pool in pools if pool.is_before)
+    needed = ceil(max(demand_per_s - ready, 0.0) / capacity_per_s - _ROUNDING)
+    floor = min(replicas, needed) if bounds.ceiling is None else min(replicas, needed, bounds.ceiling)
+    if floor <= bounds.floor:
+        return bounds
+    return replace(bounds, floor=floor, floor_source="what its other pools do not serve")
