@@ -14,6 +14,7 @@ from tidegate.allocation.snapshot import (
     HorizonStep,
     ModelInput,
     NodeLossInput,
+    NodeReplicas,
     PlacementInput,
     PoolInput,
     ReplicaBounds,
@@ -97,6 +98,13 @@ def pools(draw: st.DrawFn, name: str) -> PoolInput:
 
 
 @st.composite
+def placed_replicas(draw: st.DrawFn) -> tuple[NodeReplicas, ...]:
+    """Ready replicas on up to three nodes, the fullest first."""
+    counts = sorted(draw(st.lists(st.integers(1, 3), max_size=3)), reverse=True)
+    return tuple(NodeReplicas(f"node-{number}", count) for number, count in enumerate(counts))
+
+
+@st.composite
 def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> ModelInput:
     """In one of the pools, or in two."""
     chosen = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
@@ -110,6 +118,7 @@ def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> ModelI
             load_s=draw(st.sampled_from([10.0, 100.0])),
             since_up_s=draw(ages),
             since_down_s=draw(ages),
+            ready_by_node=draw(st.just(()) | placed_replicas()),
         )
         for name in chosen
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from math import ceil, inf
+from math import inf
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -15,7 +15,7 @@ from builders.allocation import snapshots
 from stages.examples import examples
 from tidegate.allocation.assembly import SolveLimits, solve_greedily
 from tidegate.allocation.assignment import Assignment, SolveMethod
-from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput, PoolInput
+from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput, PlacementInput, PoolInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 
@@ -186,7 +186,9 @@ def _mean_loss(
     loss_input = pool.node_loss
     if pool.nodes <= 1 or loss_input is None or needed == cap:
         return 0.0
-    most = next(n for n in range(cap + 1) if n == cap or n - ceil(n / pool.nodes) >= needed)
+    most = next(
+        n for n in range(cap + 1) if n == cap or n - max(_place(spot, n, pool.nodes, needed)) >= needed
+    )
     drains = (
         other.drain_s
         for model in snapshot.inferences
@@ -197,7 +199,7 @@ def _mean_loss(
     share = min(outage_s / loss_input.expected_every_s, 1 / pool.nodes)
 
     def loss(n: int) -> float:
-        on_node = [len(range(node, n, pool.nodes)) for node in range(pool.nodes)]
+        on_node = _place(spot, n, pool.nodes, needed)
         served = min(promised, spot.curve.rate_at(n))
         return (
             each.value
@@ -214,6 +216,17 @@ def _mean_loss(
     )
 
 
+def _place(spot: PlacementInput, replicas: int, nodes: int, needed: int) -> list[int]:
+    """Replicas by node: one more starts on the emptiest, one less leaves the fullest; a node counts with `needed` at most."""
+    placed = [min(item.replicas, needed) for item in spot.ready_by_node][:nodes]
+    counts = [*placed, *[0] * (nodes - len(placed))]
+    while sum(counts) > replicas:
+        counts[counts.index(max(counts))] -= 1
+    while sum(counts) < replicas:
+        counts[counts.index(min(counts))] += 1
+    return counts
+
+
 def _missed_without_node(
     each: ModelInput,
     counts: list[int],
@@ -228,7 +241,9 @@ def _missed_without_node(
     if len(counts) == 1:
         [spot], [count], [cap] = each.placements, counts, caps
         needed = next(n for n in range(int(cap) + 1) if n == cap or spot.curve.rate_at(n) >= promised - 1e-6)
-        kept = (n for n in range(int(cap) + 1) if n == cap or n - ceil(n / nodes[0]) >= needed)
+        kept = (
+            n for n in range(int(cap) + 1) if n == cap or n - max(_place(spot, n, nodes[0], needed)) >= needed
+        )
         return float(max(next(kept) - count, 0) * spot.slices)
 
     def left(replicas: list[int]) -> float:

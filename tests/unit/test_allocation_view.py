@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from math import inf
 from typing import Any
@@ -12,12 +13,20 @@ from builders.allocator import NOW, a_decision, a_member, observed, signals
 from builders.batch import batch_spec
 from builders.compute_override import a_compute_override
 from builders.nearline import nearline_spec
-from tidegate.allocation.snapshot import DemandInput, ModelInput, NodeLossInput, PoolInput, ReplicaCounts
+from tidegate.allocation.snapshot import (
+    DemandInput,
+    ModelInput,
+    NodeLossInput,
+    NodeReplicas,
+    PoolInput,
+    ReplicaCounts,
+)
 from tidegate.allocation.solver import Solver
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
 from tidegate.planning.batch.remaining_shards import MAX_URGENCY
+from tidegate.planning.pools.claims import NodeShare
 from tidegate.resources.batch_run import make_run_name
 
 CAPACITY = {"requestsPerSecond": "100"}
@@ -254,6 +263,53 @@ def test_an_inference_is_as_strict_as_it_says_or_else_as_its_pool(
     own = {} if own_mode is None else {"nodeLoss": own_mode}
     member = a_member(scaling={"minReplicas": 1, "maxReplicas": 8, **own})
     assert model_of(observed(member, policy=policy)).keeps_node_spare is is_strict
+
+
+@pytest.mark.parametrize(
+    ("ready", "expected"),
+    [
+        ({"node-0": 3, "node-1": 1}, (("node-0", 3), ("node-1", 1))),
+        ({"node-0": 1, "node-1": 3}, (("node-1", 3), ("node-0", 1))),
+        ({"node-0": 2}, (("node-0", 2),)),
+        # Spread evenly, as far as that is possible.
+        ({"node-0": 2, "node-1": 2, "node-2": 1}, ()),
+        ({"node-0": 1}, ()),
+        ({}, ()),
+        # Only healthy nodes of the pool count.
+        ({"node-0": 1, "gone": 5}, ()),
+        ({"node-0": 3, "gone": 5}, (("node-0", 3),)),
+    ],
+)
+def test_nodes_of_ready_pods_are_known_where_they_are_not_spread_evenly(
+    ready: dict[str, int], expected: tuple[tuple[str, int], ...]
+) -> None:
+    member = a_member(held=8, slices=2)
+    nodes = {node: NodeShare(ready=2 * count, not_ready=2) for node, count in ready.items()}
+    member = replace(member, claim=replace(member.claim, nodes=nodes))
+    [placement] = model_of(observed(member, slices=(8, 8, 8))).placements
+    assert placement.ready_by_node == tuple(NodeReplicas(node, count) for node, count in expected)
+    # With one node there is nothing to spread over, and other tiers hold nothing for the loss of one.
+    alone = model_of(observed(member, slices=(24,))).placements[0]
+    offline = replace(member, claim=replace(member.claim, tier=Tier.OFFLINE))
+    assert alone.ready_by_node == ()
+    assert model_of(observed(offline, slices=(8, 8, 8))).placements[0].ready_by_node == ()
+
+
+def test_reserve_follows_the_nodes_of_pods() -> None:
+    member = a_member(
+        held=2, scaling={"minReplicas": 1, "maxReplicas": 8, "nodeLoss": "Strict"}, capacity=CAPACITY
+    )
+
+    def decide(**ready: int) -> int:
+        nodes = {node.replace("_", "-"): NodeShare(ready=count) for node, count in ready.items()}
+        placed = replace(member, claim=replace(member.claim, nodes=nodes))
+        seen = observed(placed, slices=(4, 4, 4), signals=signals(ctr=190.0))
+        return (
+            Solver(lambda: 0.0).solve(build_allocation_view(seen).snapshot).get_replicas("ads/ctr", "cpu-a")
+        )
+
+    assert decide(node_0=1, node_1=1) == 3
+    assert decide(node_0=2) == 4
 
 
 def test_one_whose_deployment_is_missing_is_left_alone_and_keeps_its_slices() -> None:

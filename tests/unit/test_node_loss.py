@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 from math import inf, nan
 
 import pytest
@@ -12,58 +12,120 @@ from hypothesis import strategies as st
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, curves, solve_snapshot
 from tidegate.allocation.curves import CapacityCurve
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.node_loss import count_with_spare_node, price_losses, sum_losses
-from tidegate.allocation.snapshot import ModelInput, NodeLossInput, PoolInput
+from tidegate.allocation.node_loss import NodeSpread, make_spread, price_losses, sum_losses
+from tidegate.allocation.snapshot import ModelInput, NodeLossInput, NodeReplicas, PoolInput
 from tidegate.api.inference import Tier
 
 DAY = 86400.0
 
 
-def lose_each_node(curve: CapacityCurve, rate: float, replicas: int, nodes: int) -> float:
-    """Place the replicas on nodes in turn, and lose one node after the other."""
-    held = [0] * nodes
-    for number in range(replicas):
-        held[number % nodes] += 1
+def place_singly(replicas: int, nodes: int, placed: tuple[int, ...] = ()) -> list[int]:
+    """Start replicas on the emptiest node, or stop them on the fullest, until so many are placed."""
+    counts = [*placed, *[0] * (nodes - len(placed))]
+    while sum(counts) > replicas:
+        counts[counts.index(max(counts))] -= 1
+    while sum(counts) < replicas:
+        counts[counts.index(min(counts))] += 1
+    return counts
+
+
+def lose_each_node(
+    curve: CapacityCurve, rate: float, replicas: int, nodes: int, placed: tuple[int, ...] = ()
+) -> float:
+    """Place the replicas on nodes, and lose one node after the other."""
+    held = place_singly(replicas, nodes, placed)
     served = min(rate, curve.rate_at(replicas))
     return sum(served - min(rate, curve.rate_at(replicas - lost)) for lost in held)
 
 
-@given(curve=curves(), rate=st.floats(0.1, 500), replicas=st.integers(0, 60), nodes=st.integers(1, 12))
+placements = st.lists(st.integers(1, 9), max_size=12).map(lambda counts: tuple(sorted(counts, reverse=True)))
+
+
+@given(
+    curve=curves(),
+    rate=st.floats(0.1, 500),
+    replicas=st.integers(0, 60),
+    nodes=st.integers(1, 12),
+    placed=placements,
+)
 def test_loss_is_that_of_every_node_lost_in_turn(
-    curve: CapacityCurve, rate: float, replicas: int, nodes: int
+    curve: CapacityCurve, rate: float, replicas: int, nodes: int, placed: tuple[int, ...]
 ) -> None:
-    assert sum_losses(curve, rate, replicas, nodes) == pytest.approx(
-        lose_each_node(curve, rate, replicas, nodes)
+    placed = placed[:nodes]
+    assert sum_losses(curve, rate, replicas, NodeSpread(nodes, placed)) == pytest.approx(
+        lose_each_node(curve, rate, replicas, nodes, placed)
     )
 
 
-@given(curve=curves(), rate=st.floats(0.1, 2000), nodes=st.integers(2, 12))
+@given(needed=st.integers(1, 20), nodes=st.integers(2, 12), placed=placements)
+def test_fewest_replicas_that_survive_the_loss_of_the_fullest_node(
+    needed: int, nodes: int, placed: tuple[int, ...]
+) -> None:
+    spread = make_spread(nodes, placed, needed)
+    capped = tuple(min(replicas, needed) for replicas in placed[:nodes])
+    covering = next(n for n in count(needed) if n - max(place_singly(n, nodes, capped)) >= needed)
+    assert spread.count_covering(needed) == covering <= 2 * needed
+    assert covering >= NodeSpread(nodes).count_covering(needed)
+
+
+@given(needed=st.integers(1, 12), nodes=st.integers(2, 6), placed=placements)
+def test_reserve_ends_where_an_even_spread_does(needed: int, nodes: int, placed: tuple[int, ...]) -> None:
+    # The number of replicas is followed as the pods' constraint and the order of deletion do: it must not swing forever.
+    current = list(placed[:nodes])
+    seen: list[int] = []
+    for _ in range(4):
+        target = make_spread(nodes, sorted(current, reverse=True), needed).count_covering(needed)
+        current = place_singly(target, nodes, tuple(current))
+        seen.append(target)
+    assert seen[2] == seen[3]
+    assert target - max(current) >= needed
+
+
+@given(needed=st.integers(1, 12), nodes=st.integers(2, 6), placed=placements)
+def test_replicas_that_start_on_the_fullest_node_ask_for_no_others(
+    needed: int, nodes: int, placed: tuple[int, ...]
+) -> None:
+    current = list(placed[:nodes]) or [1]
+    target = make_spread(nodes, current, needed).count_covering(needed)
+    current[0] += max(target - sum(current), 0)
+    assert make_spread(nodes, current, needed).count_covering(needed) <= 2 * needed
+
+
+@given(curve=curves(), rate=st.floats(0.1, 2000), nodes=st.integers(2, 12), placed=placements)
 def test_price_is_the_largest_convex_function_below_the_loss(
-    curve: CapacityCurve, rate: float, nodes: int
+    curve: CapacityCurve, rate: float, nodes: int, placed: tuple[int, ...]
 ) -> None:
     rate = min(rate, curve.rate_at(200))
     needed = curve.replicas_for(rate) or 0
-    most = count_with_spare_node(needed, nodes)
-    points = price_losses(curve, rate, needed, most, nodes, factor=1.0)
+    spread = make_spread(nodes, placed, needed)
+    most = spread.count_covering(needed)
+    points = price_losses(curve, rate, needed, most, spread, factor=1.0)
     assert (points[0][0], points[-1][0]) == (needed, most)
     slopes = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(points)]
     assert slopes == sorted(slopes)
     assert all(slope <= 1e-9 for slope in slopes)
     for replicas, loss in points:
-        assert loss == pytest.approx(lose_each_node(curve, rate, replicas, nodes))
+        assert loss == pytest.approx(lose_each_node(curve, rate, replicas, nodes, spread.placed))
     assert points[-1][1] == pytest.approx(0, abs=1e-9)
 
 
 def decide(
-    price: NodeLossInput | None, *, offline: float | None = 1.0, ready: int = 2, **model: object
+    price: NodeLossInput | None,
+    *,
+    offline: float | None = 1.0,
+    ready: int = 2,
+    placed: tuple[int, ...] = (),
+    **model: object,
 ) -> tuple[int, str]:
     """Return the replicas of a model of 200/s with 100/s each on 8 slices of 4 nodes, and why they change.
 
-    `offline` is what a slice is worth per second in another tier that can use all of them.
+    `offline` is what a slice is worth per second in another tier that can use all of them. `placed` are the replicas by node.
     """
+    by_node = tuple(NodeReplicas(f"node-{number}", replicas) for number, replicas in enumerate(placed))
+    placement = a_placement(ready=ready, load_s=90.0, ready_by_node=by_node)
     objects: list[PoolInput | ModelInput] = [
         a_pool(nodes=4, node_loss=price),
-        a_model("ctr", Tier.REALTIME, a_placement(ready=ready, load_s=90.0), rate=200.0, **model),
+        a_model("ctr", Tier.REALTIME, placement, rate=200.0, **model),
     ]
     if offline is not None:
         work = a_placement(ready=8 - ready, per_replica=1.0, drain_s=10.0)
@@ -89,6 +151,37 @@ def test_strict_inference_holds_it_at_any_price() -> None:
     assert decide(None, offline=dear)[0] == 3
     assert decide(NodeLossInput(DAY, 50.0), offline=dear, keeps_node_spare=True)[0] == 3
     assert decide(NodeLossInput(DAY, 50.0), offline=dear)[0] == 2
+
+
+def test_replicas_on_one_node_are_moved_by_a_reserve_that_ends_again() -> None:
+    # Both are on one node: two start on others, then two stop on the fullest, and three would be enough.
+    assert decide(None, ready=2, placed=(2,))[0] == 4
+    assert decide(None, ready=4, placed=(2, 1, 1))[0] == 3
+    assert decide(None, ready=3, placed=(1, 1, 1))[0] == 3
+    assert decide(None, ready=2, placed=(1, 1))[0] == 3
+    # The constraint prefers, and does not force: both started on the full node, and no others follow.
+    assert decide(None, ready=4, placed=(4,))[0] == 4
+
+
+def test_price_counts_where_replicas_are() -> None:
+    # With both on one node, a loss takes 200/s once rather than 100/s twice; a replica elsewhere saves half of it.
+    worth_per_s = 15_000 / DAY
+    price = NodeLossInput(DAY, 50.0)
+    assert decide(price, offline=worth_per_s * 0.95, placed=(2,))[0] == 4
+    assert decide(price, offline=worth_per_s * 1.05, placed=(2,))[0] == 2
+    assert decide(price, offline=worth_per_s * 1.05)[0] == 3
+
+
+def test_reason_names_the_node_that_has_too_many() -> None:
+    _, strict = decide(None, ready=2, placed=(2,))
+    assert "+2 in gpu-a: with one of 4 nodes lost 2 replicas cannot serve 200/s; " in strict
+    assert "; 2 of 2 replicas are on node node-0, and spread evenly 3 would be enough; taken from" in strict
+    _, priced = decide(NodeLossInput(DAY, 50.0), offline=0.001, placed=(2,))
+    assert (
+        "would lose 30,000 requests worth 30,000; 2 of 2 replicas are on node node-0, and spread evenly 3 would be enough; taken from"
+        in priced
+    )
+    assert "on node" not in decide(None, ready=2, placed=(1, 1))[1]
 
 
 def test_free_slices_are_held_for_the_least_price() -> None:
@@ -148,4 +241,22 @@ def test_impossible_price_is_refused(price: NodeLossInput, path: str, message: s
     with pytest.raises(InvalidInputError) as raised:
         a_pool(node_loss=price)
     assert raised.value.path == f"pool gpu-a: {path}"
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("by_node", "message"),
+    [
+        ((NodeReplicas("a", 0),), "readyByNode.a: 0 is below 1"),
+        ((NodeReplicas("a", -1),), "readyByNode.a: -1 is below 1"),
+        (
+            (NodeReplicas("a", 1), NodeReplicas("b", 2)),
+            "readyByNode: is not sorted; put the fullest node first",
+        ),
+        ((NodeReplicas("a", 1), NodeReplicas("a", 1)), "readyByNode: names a node twice"),
+    ],
+)
+def test_impossible_placement_is_refused(by_node: tuple[NodeReplicas, ...], message: str) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        a_model("ctr", Tier.REALTIME, a_placement(ready_by_node=by_node))
     assert message in str(raised.value)

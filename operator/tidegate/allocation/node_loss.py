@@ -1,6 +1,6 @@
 """Price of losing a node: the requests per second that a replica more would save on average.
 
-Let n replicas be spread over N nodes, so that node j has k_j of them, and let each node be lost with the rate h, once in
+Let n replicas be on N nodes, so that node j has k_j of them (`NodeSpread`), and let each node be lost with the rate h, once in
 `expected_every_s`. Until replacements serve, after T seconds, the replicas that are left serve min(d, c(n - k_j)) of the
 demand d instead of min(d, c(n)). So the mean loss, in requests per second, is
 
@@ -12,7 +12,9 @@ convex hull removes that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
@@ -24,22 +26,96 @@ _MAX_POINTS: Final = 64
 """Most numbers of replicas for which the loss is computed; between them it is linear."""
 
 
-def count_with_spare_node(needed: int, nodes: int) -> int:
-    """Return the fewest replicas, spread over `nodes`, of which `needed` remain when the fullest node is lost."""
-    count = ceil(needed * nodes / (nodes - 1))
-    while count - ceil(count / nodes) < needed:
-        count += 1
-    return count
+@dataclass(frozen=True, slots=True)
+class NodeSpread:
+    """Number of replicas on each of `nodes`, for any number of replicas.
+
+    `placed` has the replicas that nodes have now, the most first; nodes that are not in it have none. More replicas start on the
+    emptiest nodes, as the pods' topology constraint prefers; fewer leave the fullest.
+    Empty is an even spread.
+    """
+
+    nodes: int
+    placed: tuple[int, ...] = ()
+
+    def count_by_node(self, replicas: int) -> Counter[int]:
+        """Return how many nodes have each number of replicas."""
+        counts = [*self.placed, *[0] * (self.nodes - len(self.placed))]
+        if replicas < sum(counts):
+            level = self._find_level(replicas)
+            counts = [min(count, level) for count in counts]
+            by_node, excess = Counter(counts), sum(counts) - replicas
+            by_node[level] -= excess
+            by_node[level - 1] += excess
+            return by_node
+        # The highest level to which so many replicas fill all nodes.
+        level = bisect_left(
+            range(1, replicas + 1),
+            True,
+            key=lambda height: sum(max(count, height) for count in counts) > replicas,
+        )
+        by_node = Counter(max(count, level) for count in counts)
+        rest = replicas - sum(max(count, level) for count in counts)
+        by_node[level] -= rest
+        by_node[level + 1] += rest
+        return by_node
+
+    def count_nodes(self, replicas: int) -> int:
+        """Return how many nodes have any of the replicas."""
+        return min(replicas, self.nodes) if not self.placed else self.nodes - self.count_by_node(replicas)[0]
+
+    def count_covering(self, needed: int) -> int:
+        """Return the fewest replicas of which `needed` remain when the fullest node is lost; `nodes` are at least two."""
+        covering = ceil(needed * self.nodes / (self.nodes - 1))
+        while covering - ceil(covering / self.nodes) < needed:
+            covering += 1
+        if not self.placed:
+            return covering
+        # Of more replicas than are placed, the fullest node has those that it has now, or an even share.
+        fullest, total = self.placed[0], sum(self.placed)
+        upper = max(total, needed + fullest, covering)
+        level = 1 + bisect_left(
+            range(1, fullest + 1), needed, key=lambda height: self._sum_below(height) - height
+        )
+        if level > fullest:
+            return upper
+        return min(upper, max(needed + level, self._sum_below(level - 1) + 1))
+
+    def _find_level(self, replicas: int) -> int:
+        """Return how many replicas the fullest node keeps if `replicas` of those placed remain."""
+        return bisect_left(range(self.placed[0] + 1), replicas, key=self._sum_below)
+
+    def _sum_below(self, level: int) -> int:
+        """Return the placed replicas if no node keeps more than `level`."""
+        return sum(min(count, level) for count in self.placed)
 
 
-def sum_losses(curve: CapacityCurve, rate: float, replicas: int, nodes: int) -> float:
+def make_spread(nodes: int, placed: Sequence[int], needed: int) -> NodeSpread:
+    """Return the spread on `nodes` over which replicas are placed now, of which `needed` serve the demand.
+
+    A node counts with at most `needed` replicas: no reserve is then larger than in a pool of two nodes, and replicas that start on
+    the fullest node in spite of the topology constraint do not ask for others.
+    """
+    counts = sorted((min(count, needed) for count in placed if count), reverse=True)[:nodes]
+    emptiest = counts[-1] if len(counts) == nodes else 0
+    is_even = not counts or counts[0] - emptiest <= 1
+    return NodeSpread(nodes, () if is_even else tuple(counts))
+
+
+def sum_losses(curve: CapacityCurve, rate: float, replicas: int, spread: NodeSpread) -> float:
     """Return the requests per second that are lost with each of the nodes, summed over the nodes."""
-    share, fuller = divmod(replicas, nodes)
     served = min(rate, curve.rate_at(replicas))
-    lost = (nodes - fuller) * (served - min(rate, curve.rate_at(replicas - share)))
-    if fuller:
-        lost += fuller * (served - min(rate, curve.rate_at(replicas - share - 1)))
-    return lost
+    by_node = spread.count_by_node(replicas) if spread.placed else _divide_evenly(replicas, spread.nodes)
+    return sum(
+        nodes * (served - min(rate, curve.rate_at(replicas - lost)))
+        for lost, nodes in by_node.items()
+        if nodes
+    )
+
+
+def _divide_evenly(replicas: int, nodes: int) -> Mapping[int, int]:
+    share, fuller = divmod(replicas, nodes)
+    return {share: nodes - fuller, share + 1: fuller}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +142,13 @@ class LossPrice:
 
 
 def price_losses(
-    curve: CapacityCurve, rate: float, needed: int, covering: int, nodes: int, factor: float
+    curve: CapacityCurve, rate: float, needed: int, covering: int, spread: NodeSpread, factor: float
 ) -> tuple[tuple[int, float], ...]:
     """Return the convex hull of the mean loss from `needed` to `covering` replicas; `factor` is value times h T."""
     step = max((covering - needed) // _MAX_POINTS, 1)
     hull: list[tuple[int, float]] = []
     for replicas in sorted({*range(needed, covering, step), covering}):
-        point = (replicas, factor * sum_losses(curve, rate, replicas, nodes))
+        point = (replicas, factor * sum_losses(curve, rate, replicas, spread))
         while len(hull) > 1 and _slope_between(hull[-1], point) <= _slope_between(hull[-2], hull[-1]):
             hull.pop()
         hull.append(point)

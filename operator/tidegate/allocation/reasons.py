@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from tidegate.allocation.component import Component, Counts, PlacedShare
+from tidegate.allocation.node_loss import NodeSpread
 from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, PoolInput
 from tidegate.allocation.utility import ModelUtility, PoolOption
 
@@ -102,7 +103,8 @@ class MoveReasons:
         if current < utility.reserve_replicas:
             rate = max(demand_step.rate for demand_step in utility.demand)
             expected = "" if model.load is None else _format_expectation(model.load)
-            return f"with one of {pool.nodes} nodes lost {_format_replicas(current)} cannot serve {rate:,.0f}/s{expected}"
+            lost = f"with one of {pool.nodes} nodes lost {_format_replicas(current)} cannot serve {rate:,.0f}/s{expected}"
+            return lost + _explain_uneven_spread(utility)
         for rule in pool.tiers:
             if rule.tier is model.tier and use.tiers[rule.tier] < rule.floor:
                 return f"{use.tiers[rule.tier]} slices are below the floor of {rule.tier}, {rule.floor}"
@@ -160,6 +162,22 @@ def _explain_spare(pool: PoolInput, change: _OptionChange) -> str:
         f"{_format_replicas(count)} more than {utility.promised_rate:,.0f}/s needs: each of "
         f"{pool.nodes} nodes is lost every {every}, and the {price.outage_s:,.0f} s until replacements serve would lose "
         f"{price.lost_requests:,.0f} requests worth {_format_amount(price.lost_requests * utility.model.value)}{counted}"
+        f"{_explain_uneven_spread(utility)}"
+    )
+
+
+def _explain_uneven_spread(utility: ModelUtility) -> str:
+    """Return which node has too many of the ready replicas, as text; empty unless an even spread would take fewer replicas."""
+    spread, needed = utility.spread, utility.slo_replicas
+    if spread is None or not spread.placed:
+        return ""
+    even = NodeSpread(spread.nodes).count_covering(needed)
+    if spread.count_covering(needed) <= even:
+        return ""
+    by_node = utility.options[0].placement.ready_by_node
+    return (
+        f"; {by_node[0].replicas} of {_format_replicas(sum(item.replicas for item in by_node))} "
+        f"{_choose_verb(by_node[0].replicas)} on node {by_node[0].node}, and spread evenly {even} would be enough"
     )
 
 

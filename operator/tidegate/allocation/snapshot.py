@@ -124,10 +124,19 @@ class ReplicaCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeReplicas:
+    """Ready replicas of an Inference on a node, warm spares included."""
+
+    node: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementInput:
     """Pool that an Inference may use, with the slices per replica, its curve, its replicas and measured times there.
 
-    `since_up_s` and `since_down_s` are the seconds since its replicas last rose and fell.
+    `since_up_s` and `since_down_s` are the seconds since its replicas last rose and fell. `ready_by_node` has the nodes where it
+    has ready replicas, the fullest first; empty if they are spread evenly.
     """
 
     pool: str
@@ -138,6 +147,7 @@ class PlacementInput:
     drain_s: float = DEFAULT_DRAIN_S
     since_up_s: float = inf
     since_down_s: float = inf
+    ready_by_node: tuple[NodeReplicas, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,3 +346,10 @@ def _check_placement(path: str, placement: PlacementInput) -> None:
     replicas = placement.replicas
     for field in ("ready", "loading", "draining", "spare"):
         check_count(f"{path}: replicas.{field}", getattr(replicas, field))
+    counts = [item.replicas for item in placement.ready_by_node]
+    for item in placement.ready_by_node:
+        check_count(f"{path}: readyByNode.{item.node}", item.replicas, minimum=1)
+    if counts != sorted(counts, reverse=True):
+        raise InvalidInputError(f"{path}: readyByNode", "is not sorted; put the fullest node first")
+    if len({item.node for item in placement.ready_by_node}) < len(counts):
+        raise InvalidInputError(f"{path}: readyByNode", "names a node twice")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from math import inf
 
-from tidegate.allocation.node_loss import LossPrice, count_with_spare_node, price_losses, sum_losses
+from tidegate.allocation.node_loss import LossPrice, NodeSpread, make_spread, price_losses, sum_losses
 from tidegate.allocation.snapshot import (
     AllocationSnapshot,
     ModelInput,
@@ -115,6 +115,7 @@ class ModelUtility:
     `floor` and `ceiling` bound its replicas in all pools; the ceiling may be infinite. For an Inference in one pool,
     `slo_replicas` is what its SLO takes. It is either strict about the loss of a node, and `reserve_replicas` is what its SLO takes
     with one node less; or the loss has a price, `loss_price`, which is part of the value. In several pools it is strict.
+    `spread` is how replicas are on nodes; None without an SLO, in several pools, and with one node.
     """
 
     __slots__ = (
@@ -135,6 +136,7 @@ class ModelUtility:
         "promised_rate_without_node",
         "reserve_replicas",
         "slo_replicas",
+        "spread",
         "value_density",
     )
 
@@ -169,6 +171,7 @@ class ModelUtility:
         """Set the rate that the SLO promises, with all nodes and with one less, and the replicas that it takes."""
         self.promised_rate = self.promised_rate_without_node = 0.0
         self.slo_replicas = self.reserve_replicas = 0
+        self.spread: NodeSpread | None = None
         rate = max((demand_step.rate for demand_step in self.demand), default=0.0)
         if not self.model.tier.traits.has_slo or rate <= 0:
             return
@@ -178,14 +181,16 @@ class ModelUtility:
             [option], [nodes] = self.options, self.nodes
             self.slo_replicas = min(option.placement.curve.replicas_for(self.promised_rate) or 0, option.cap)
             if nodes > 1:
-                self.reserve_replicas = min(count_with_spare_node(self.slo_replicas, nodes), option.cap)
+                placed = [item.replicas for item in option.placement.ready_by_node]
+                self.spread = make_spread(nodes, placed, self.slo_replicas)
+                self.reserve_replicas = min(self.spread.count_covering(self.slo_replicas), option.cap)
         elif any(nodes > 1 for nodes in self.nodes):
             self.promised_rate_without_node = min(rate, self._rate_without_node(reach))
 
     def _set_loss_price(self, snapshot: AllocationSnapshot, pool: PoolInput) -> None:
         """Turn the node reserve into a price, where the pool has one for the loss of a node."""
-        node_loss = find_loss(self.model, pool)
-        if node_loss is None:
+        node_loss, spread = find_loss(self.model, pool), self.spread
+        if node_loss is None or spread is None:
             return
         covering, self.reserve_replicas = self.reserve_replicas, 0
         if covering <= self.slo_replicas:
@@ -195,8 +200,8 @@ class ModelUtility:
         outage_s = node_loss.notice_s + snapshot.reclaim_s.get(pool.name, 0.0) + option.placement.load_s
         share = min(outage_s / node_loss.expected_every_s, 1.0 / pool.nodes)
         factor = self.model.value * node_loss.lost_factor * share
-        points = price_losses(curve, rate, needed, covering, pool.nodes, factor)
-        lost_rate = sum_losses(curve, rate, needed, pool.nodes) / min(needed, pool.nodes)
+        points = price_losses(curve, rate, needed, covering, spread, factor)
+        lost_rate = sum_losses(curve, rate, needed, spread) / spread.count_nodes(needed)
         self.loss_price = LossPrice(points, outage_s, lost_rate * outage_s)
 
     @property

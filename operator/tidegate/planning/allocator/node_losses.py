@@ -1,12 +1,14 @@
-"""What the allocator assumes about lost nodes, from a pool's policy and an Inference's own choice."""
+"""What the allocator knows about lost nodes: a pool's policy, an Inference's own choice, and the nodes of its pods."""
 
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from typing import Final
 
-from tidegate.allocation.snapshot import NodeLossInput
+from tidegate.allocation.snapshot import NodeLossInput, NodeReplicas
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, NodeLossMode
+from tidegate.planning.pools.claims import PoolClaim
 
 _NODE_GRACE: Final = timedelta(seconds=50)
 """Time until Kubernetes 1.32 and later report a silent node as not ready (node-monitor-grace-period)."""
@@ -27,3 +29,18 @@ def is_strict(pool: ComputePool, inference: Inference) -> bool:
     scaling = inference.spec.scaling
     mode = None if scaling is None else scaling.node_loss
     return (mode or pool.spec.policy.node_loss.mode) is NodeLossMode.STRICT
+
+
+def list_ready_by_node(claim: PoolClaim, nodes: AbstractSet[str]) -> tuple[NodeReplicas, ...]:
+    """Return the ready replicas on each of a pool's healthy nodes, the fullest first; empty if they are spread evenly.
+
+    Pods on other nodes do not count: their replacements start on healthy ones.
+    """
+    if not claim.tier.traits.has_slo or len(nodes) < 2:
+        return ()
+    counts = {node: share.ready // claim.slices for node, share in claim.nodes.items() if node in nodes}
+    placed = [NodeReplicas(node, count) for node, count in counts.items() if count]
+    fewest = min(counts[item.node] for item in placed) if len(placed) == len(nodes) else 0
+    if max((item.replicas for item in placed), default=0) - fewest <= 1:
+        return ()
+    return tuple(sorted(placed, key=lambda item: (-item.replicas, item.node)))

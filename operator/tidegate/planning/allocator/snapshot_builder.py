@@ -20,7 +20,7 @@ from tidegate.planning.allocator.event_calendar import EventCalendar, EventDeman
 from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.freeze import Freeze
 from tidegate.planning.allocator.move_budget import compute_move_budget, find_standing_decision
-from tidegate.planning.allocator.node_losses import is_strict, price_node_loss
+from tidegate.planning.allocator.node_losses import is_strict, list_ready_by_node, price_node_loss
 from tidegate.planning.allocator.other_pools import OtherPool, narrow_bounds, protect_serving, reduce_demand
 from tidegate.planning.allocator.signals import Signal, Signals
 from tidegate.planning.allocator.value_mix import ValueMix
@@ -352,6 +352,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
         load_s=solver.DEFAULT_LOAD_S if member.claim.load_s is None else member.claim.load_s,
         since_up_s=up_s,
         since_down_s=down_s,
+        ready_by_node=list_ready_by_node(member.claim, observed.slices.healthy_nodes),
     )
     mix = observed.mixes.get(member.key, ValueMix(float(spec.value.per_request)))
     if load is not None:
