@@ -10,6 +10,7 @@ from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.curves import CapacityCurve, linear_curve
 from tidegate.allocation.snapshot import (
     AllocationSnapshot,
+    DeadlineInput,
     DemandInput,
     HorizonStep,
     ModelInput,
@@ -104,6 +105,11 @@ def placed_replicas(draw: st.DrawFn) -> tuple[NodeReplicas, ...]:
     return tuple(NodeReplicas(f"node-{number}", count) for number, count in enumerate(counts))
 
 
+def deadlines() -> st.SearchStrategy[DeadlineInput]:
+    """Of a minute, for any small rate."""
+    return st.integers(0, 60).map(lambda rate: DeadlineInput(float(rate), 60.0))
+
+
 @st.composite
 def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> ModelInput:
     """In one of the pools, or in two."""
@@ -123,14 +129,16 @@ def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> ModelI
         for name in chosen
     )
     least = draw(st.integers(0, 2))
+    tier = draw(st.sampled_from(list(Tier)))
+    deadline = draw(st.none() | deadlines()) if tier is Tier.NEARLINE else None
     rates = tuple(float(draw(st.integers(0, 60))) for _ in range(steps))
     return ModelInput(
         f"ads/m{number}",
-        draw(st.sampled_from(list(Tier))),
+        tier,
         placements,
         draw(st.none() | st.just(DemandInput(rates)))
         if draw(st.integers(0, 4)) == 0
-        else DemandInput(rates, classes=draw(classes())),
+        else DemandInput(rates, classes=draw(classes()), deadline=deadline),
         ReplicaBounds(least, draw(st.none() | st.integers(least, 4))),
         value=draw(st.sampled_from([0.5, 1.0, 7.0])),
         keeps_node_spare=draw(st.booleans()),

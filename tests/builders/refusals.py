@@ -562,6 +562,7 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         "must be letters, digits, dashes and underscores",
         nats={"stream": "a.b"},
     ),
+    _nearline("nearline-delay", "maxDelay", "must be from 10s to 24h", maxDelay="5s"),
     _nearline("nearline-ttl", "produce.store.nats.ttl", "must be from 1m to 720h", bucket={"ttl": "1s"}),
     _nearline(
         "nearline-two-brokers",

@@ -22,13 +22,14 @@ from tidegate.api.inference import Tier
 Answer = dict[tuple[str, str], int]
 """Replicas by Inference and pool."""
 Outcome = tuple[tuple[float, ...], float]
-"""What is missed: real-time floors, budget, a node to spare, near-line floors, offline floors, ceilings, SLO, warm spares; and the value."""
+"""What is missed: real-time floors, budget, a node to spare, near-line floors, offline floors, ceilings, SLO, deadlines, warm spares; and
+the value."""
 
 
 def best(snapshot: AllocationSnapshot) -> Outcome:
     """What the best answer scores."""
     scores = [score(snapshot, answer) for answer in answers(snapshot)]
-    for level in range(8):
+    for level in range(9):
         least = min(missed[level] for missed, _ in scores)
         scores = [each for each in scores if each[0][level] <= least + 1e-9]
     return max(scores, key=lambda each: each[1])
@@ -63,7 +64,7 @@ def _within(snapshot: AllocationSnapshot, answer: Answer) -> bool:
 
 def score(snapshot: AllocationSnapshot, answer: Answer) -> Outcome:
     """What an answer misses, and what it is worth."""
-    missed = [0.0] * 8
+    missed = [0.0] * 9
     value = 0.0
     densest = max((_density(each) for each in snapshot.inferences), default=0.0)
     for each in snapshot.inferences:
@@ -111,13 +112,14 @@ def _score_model(
         [spot] = each.placements
         exchanged_s = spot.load_s + spot.drain_s
         lost = min(pools[spot.pool].price, _best_earnings(snapshot, spot.pool)) * spot.slices * exchanged_s
-        missed[6] -= moved * (lost / snapshot.horizon_s + 2 * least_gain)
+        missed[6 if each.tier is Tier.REALTIME else 7] -= moved * (lost / snapshot.horizon_s + 2 * least_gain)
     if each.load is None:
         return value
     caps = [min(pools[spot.pool].slices // spot.slices, most) for spot in each.placements]
     reach = sum(spot.curve.rate_at(int(cap)) for spot, cap in zip(each.placements, caps, strict=True))
     asked = max(each.load.rates)
     promised = min(asked, reach) if each.tier is Tier.REALTIME else 0.0
+    in_time = 0.0 if each.load.deadline is None else min(asked, reach, each.load.deadline.rate)
     total_weight = sum(step.seconds * step.weight for step in snapshot.steps)
     end_s = 0.0
     for number, (step, rate) in enumerate(zip(snapshot.steps, each.load.rates, strict=True)):
@@ -132,7 +134,8 @@ def _score_model(
         value += weight * worth(each, rate, min(rate, capacity))
         reached = min(rate, promised)
         missed[6] += weight * (worth(each, rate, reached) - worth(each, rate, min(reached, capacity)))
-    if promised > 0 and len(counts) == 1 and _is_priced(each, pools):
+        missed[7] += weight * each.value * max(min(rate, in_time) - capacity, 0.0)
+    if each.tier is Tier.REALTIME and promised > 0 and len(counts) == 1 and _is_priced(each, pools):
         value -= _mean_loss(snapshot, each, counts[0], int(caps[0]), promised, pools[each.placements[0].pool])
     elif promised > 0:
         missed[2] += _missed_without_node(each, counts, caps, promised, asked, pools)
@@ -140,24 +143,42 @@ def _score_model(
 
 
 def _is_rationed(snapshot: AllocationSnapshot, each: ModelInput) -> bool:
-    """Whether its moves cost SLO: the models that have its pool alone need more slices for theirs than they may have."""
-    if each.tier is not Tier.REALTIME or len(each.placements) > 1:
+    """Whether its moves cost SLO or deadline: the models of its tier, and of those before it, that have its pool alone need more
+    slices for theirs than they may have.
+    """
+    promises = each.tier is Tier.REALTIME or _deadline_rate(each) > 0
+    if not promises or len(each.placements) > 1:
         return False
     [pool] = [pool for pool in snapshot.pools if pool.name == each.placements[0].pool]
+    needed = _needed_slices(snapshot, pool, each.tier)
+    before = 0 if each.tier is Tier.REALTIME else _needed_slices(snapshot, pool, Tier.REALTIME)
+    limits = [pool.slices - before]
+    limits += [pool.slices - sum(rule.floor for rule in pool.tiers if rule.tier is not each.tier)]
+    limits += [rule.ceiling for rule in pool.tiers if rule.tier is each.tier and rule.ceiling is not None]
+    return needed > min(limits)
+
+
+def _deadline_rate(each: ModelInput) -> float:
+    """What its deadline takes of the rate that anybody asks for."""
+    if each.load is None or each.load.deadline is None:
+        return 0.0
+    return min(max(each.load.rates), each.load.deadline.rate)
+
+
+def _needed_slices(snapshot: AllocationSnapshot, pool: PoolInput, tier: Tier) -> int:
     needed = 0
     for rival in snapshot.inferences:
-        if rival.tier is Tier.REALTIME and [spot.pool for spot in rival.placements] == [pool.name]:
+        if rival.tier is tier and [spot.pool for spot in rival.placements] == [pool.name]:
             [spot] = rival.placements
             most = inf if rival.bounds.ceiling is None else rival.bounds.ceiling
             cap = int(min(pool.slices // spot.slices, most))
             rate = max(rival.load.rates) if rival.load is not None else 0.0
+            rate = rate if tier is Tier.REALTIME else _deadline_rate(rival)
             promised = min(rate, spot.curve.rate_at(cap))
             slo = next(n for n in range(cap + 1) if n == cap or spot.curve.rate_at(n) >= promised - 1e-6)
             held = min(spot.replicas.current, most) if rival.load is None else 0
             needed += max(rival.bounds.floor, held, slo) * spot.slices
-    limits = [pool.slices - sum(rule.floor for rule in pool.tiers if rule.tier is not Tier.REALTIME)]
-    limits += [rule.ceiling for rule in pool.tiers if rule.tier is Tier.REALTIME and rule.ceiling is not None]
-    return needed > min(limits)
+    return needed
 
 
 def _is_priced(each: ModelInput, pools: Mapping[str, PoolInput]) -> bool:
@@ -281,7 +302,7 @@ def _score_pool(snapshot: AllocationSnapshot, name: str, answer: Answer, missed:
         missed[FLOOR_LEVEL[rule.tier]] += max(rule.floor - tiers[rule.tier], 0) * weight
         missed[5] += max(tiers[rule.tier] - rule.ceiling, 0) if rule.ceiling is not None else 0
     free = pool.slices - sum(tiers.values())
-    missed[7] += min(max(pool.spares - free, 0), pool.spares)
+    missed[8] += min(max(pool.spares - free, 0), pool.spares)
     allowed = 0 if pool.hold else pool.budget
     if allowed is not None:
         missed[1] += max(moved - allowed, 0)

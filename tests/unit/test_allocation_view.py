@@ -14,6 +14,7 @@ from builders.batch import batch_spec
 from builders.compute_override import a_compute_override
 from builders.nearline import nearline_spec
 from tidegate.allocation.snapshot import (
+    DeadlineInput,
     DemandInput,
     ModelInput,
     NodeLossInput,
@@ -24,7 +25,12 @@ from tidegate.allocation.snapshot import (
 from tidegate.allocation.solver import Solver
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
+from tidegate.planning.allocator.signals import Signal, Signals
+from tidegate.planning.allocator.snapshot_builder import (
+    AllocationObserved,
+    PoolMember,
+    build_allocation_view,
+)
 from tidegate.planning.batch.remaining_shards import MAX_URGENCY
 from tidegate.planning.pools.claims import NodeShare
 from tidegate.resources.batch_run import make_run_name
@@ -108,6 +114,26 @@ def test_a_stream_is_looked_at_by_somebody_where_nothing_comes_and_where_nobody_
     # Where pods are there and silent, it keeps what it has.
     assert rank(2).load is None
     assert rank(2, signals=signals("the gateways are gone", rank=250.0)).load is None
+
+
+def test_stream_with_a_delay_needs_what_keeps_it_and_one_pod_that_counts() -> None:
+    stream = nearline_spec(maxDelay="60s")
+    member = a_member("rank", 2, least=0, tier=Tier.NEARLINE, capacity=CAPACITY, nearline=stream)
+
+    def load_of(member: PoolMember, signal: Signal | None = None) -> DemandInput | None:
+        by_key = {} if signal is None else {member.key: signal}
+        return model_of(observed(member, signals=Signals(by_key, ""))).load
+
+    # 30 s are left for a backlog of 9,000 messages once others have loaded.
+    assert load_of(member, Signal(250.0, NOW, backlog=9_000.0)) == DemandInput(
+        (300.0,), deadline=DeadlineInput(300.0, 60.0)
+    )
+    assert load_of(member, Signal(250.0, NOW, backlog=60.0)) == DemandInput(
+        (250.0,), deadline=DeadlineInput(249.0, 60.0)
+    )
+    idle = a_member("rank", 0, least=0, tier=Tier.NEARLINE, capacity=CAPACITY, nearline=stream)
+    assert load_of(idle) == DemandInput((5.0,), deadline=DeadlineInput(5.0, 60.0))
+    assert load_of(member) is None
 
 
 def test_stale_signals_raise_a_real_time_model_and_never_lower_it() -> None:

@@ -117,6 +117,8 @@ def test_a_process_that_leads_no_more_says_nothing_of_pools() -> None:
     metrics.show_corrections("gpu-a", {"ads/ctr": 0.9})
     metrics.show_forecasts("gpu-a", {"ads/ctr": 400.0, "ads/cvr": 5.0})
     metrics.show_forecasts("gpu-a", {"ads/ctr": 420.0})
+    metrics.show_deadlines("gpu-a", {"ads/rank": 40.0, "ads/log": 0.0})
+    metrics.show_deadlines("gpu-a", {"ads/rank": 30.0})
     metrics.show_offers("gpu-a", {"ads/ctr": 9.0, "ads/cvr": 5.0})
     metrics.show_offers("gpu-a", {"ads/ctr": 9.5})
     metrics.show_values("gpu-a", {"ads/ctr": {"served": 7.0}, "ads/cvr": {"served": 5.0}})
@@ -129,6 +131,7 @@ def test_a_process_that_leads_no_more_says_nothing_of_pools() -> None:
         "overrides": 1,
         "capacity_factor": 0.9,
         "forecast_rate": 420.0,
+        "deadline_shortfall_rate": 30.0,
         "offered_value_per_second": 9.5,
         "value_per_second": 8.0,
         "interval_seconds": 30,
@@ -146,6 +149,7 @@ def test_a_pool_without_anything_to_decide_is_not_late() -> None:
     metrics.overrides.labels("gpu-a").set(1)
     metrics.show_due("gpu-a", interval_s=30, now_s=999)
     metrics.show_decided("gpu-a", now_s=1000, signals_usable=True)
+    metrics.show_deadlines("gpu-a", {"ads/rank": 40.0})
     metrics.hide_pool("gpu-a")
     assert gauges(registry) == {"overrides": 1}
     metrics.show_forecasts("gpu-a", {"ads/ctr": 400.0})

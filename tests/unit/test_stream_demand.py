@@ -43,7 +43,7 @@ def test_what_comes_and_what_waits_is_asked_for() -> None:
     assert second == BrokerCount(110.0, 300, 1_500, 50.0)
     found = to_metrics(second)
     assert found is not None
-    assert found.offered_per_s == 50.0 + 300 / CATCH_UP_S
+    assert (found.offered_per_s, found.backlog) == (50.0 + 300 / CATCH_UP_S, 300.0)
 
 
 def test_the_youngest_count_is_taken_and_one_that_is_known_already_says_nothing_new() -> None:

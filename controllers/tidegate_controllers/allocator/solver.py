@@ -22,6 +22,7 @@ from tidegate.planning.allocator.peaks import Peaks, apply_peaks
 from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.signals import Signals
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
+from tidegate.planning.allocator.stream_demand import find_deadline_shortfalls
 from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
 from tidegate.planning.allocator.value_mix import ValueMix, measure_values, update_mixes
 from tidegate.runtime.clock import Clock
@@ -152,6 +153,7 @@ class PoolSolver:
         assignment = await self.solver.solve(view.snapshot)
         seconds = self.clock.monotonic() - started_s
         self._show_solve(observed, assignment, seconds)
+        self.metrics.show_deadlines(observed.name, find_deadline_shortfalls(view.snapshot))
         # 3. Plan the decision: none if it would equal the standing one.
         solved = SolvedAllocation(
             assignment,

@@ -205,18 +205,19 @@ def _make_component(pools: Sequence[PoolInput], utilities: Sequence[ModelUtility
 
 
 def _ration_moves(pool: PoolInput, utilities: Sequence[ModelUtility]) -> None:
-    """Let moves cost SLO in a pool that cannot keep all SLOs of the Inferences that have no other pool."""
-    for tier in Tier:
+    """Let moves cost SLO, or deadline, in a pool that cannot keep all those of the Inferences that have no other pool."""
+    needed_before = 0
+    for tier in (tier for tier in Tier if tier.traits.counts_requests):
         rationed = [
             utility
             for utility in utilities
-            if tier.traits.has_slo
-            and utility.model.tier is tier
-            and [option.pool for option in utility.options] == [pool.name]
+            if utility.model.tier is tier and [option.pool for option in utility.options] == [pool.name]
         ]
         needed = sum(
             max(utility.floor, utility.slo_replicas) * utility.options[0].slices for utility in rationed
         )
-        if needed > pool.limit_tier(tier):
+        if needed > min(pool.limit_tier(tier), pool.slices - needed_before):
             for utility in rationed:
-                utility.ration_moves()
+                if tier.traits.has_slo or utility.promised_rate > 0:
+                    utility.ration_moves()
+        needed_before += needed

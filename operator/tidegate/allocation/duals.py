@@ -11,7 +11,7 @@ from tidegate.allocation.highs import Solution
 from tidegate.allocation.prices import MAX_BINDINGS, MIN_PRICE, ShadowPrices, rank_bindings
 from tidegate.allocation.program import LinearProgram
 from tidegate.allocation.segments import ReplicaSegment
-from tidegate.allocation.utility import ModelUtility
+from tidegate.allocation.utility import ModelUtility, RulePriority
 
 
 def prices_from_duals(program: LinearProgram, solution: Solution) -> ShadowPrices:
@@ -68,4 +68,5 @@ def _describe_minimum(utility: ModelUtility) -> str:
         return f"{utility.model.bounds.floor_source} of {key}: {utility.floor} replicas"
     if utility.required_replicas == utility.reserve_replicas:
         return f"a node to spare for {key}: {utility.reserve_replicas} replicas"
-    return f"SLO of {key}: {utility.slo_replicas} replicas"
+    rule = "SLO" if utility.promise is RulePriority.SLO else "deadline"
+    return f"{rule} of {key}: {utility.slo_replicas} replicas"

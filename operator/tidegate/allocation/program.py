@@ -180,10 +180,8 @@ class LinearProgram:
         if utility.promised_rate <= 0:
             return
         for column, demand_step in zip(coupling.served, utility.demand, strict=True):
-            entries[RulePriority.SLO][column] = -demand_step.slo_value
-            constants[RulePriority.SLO] += demand_step.slo_value * min(
-                demand_step.rate, utility.promised_rate
-            )
+            entries[utility.promise][column] = -demand_step.slo_value
+            constants[utility.promise] += demand_step.slo_value * min(demand_step.rate, utility.promised_rate)
 
 
 class _ProblemWriter:
@@ -251,7 +249,8 @@ class _ProblemWriter:
             self._gain[column] = demand_step.value
             promised_rate = min(demand_step.rate, utility.promised_rate)
             self._low[column] = promised_rate
-            self._high[column] = promised_rate if utility.promised_rate > 0 else demand_step.rate
+            is_promised = utility.promised_rate > 0 and demand_step.slo_value > 0
+            self._high[column] = promised_rate if is_promised else demand_step.rate
             self._row_high[row] = sum(min(rate, highest_rate) for rate in rates)
             for number in coupling.options:
                 self._append_rates(number, -1.0, served=True)

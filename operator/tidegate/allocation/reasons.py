@@ -111,11 +111,19 @@ class MoveReasons:
         return f"worth {_format_amount(change.value_per_slice)} per slice-minute"
 
     def _explain_shortage(self, utility: ModelUtility) -> str:
-        """Return the first step whose demand exceeds what the current replicas serve, as text; empty if none does."""
+        """Return the deadline, or the first step of demand, that exceeds what the current replicas serve, as text; or empty."""
         model = utility.model
-        if model.load is None or not model.tier.traits.has_slo:
+        if model.load is None:
             return ""
         capacity = sum(utility.rates_at([option.current for option in utility.options]))
+        deadline = model.load.deadline
+        if deadline is not None and deadline.rate > capacity * (1 + 1e-9):
+            return (
+                f"messages wait at most {deadline.max_delay_s:g} s if {deadline.rate:,.0f}/s are answered, "
+                f"and {capacity:,.0f}/s are"
+            )
+        if not model.tier.traits.has_slo:
+            return ""
         for number, rate in enumerate(model.load.rates):
             if rate > capacity * (1 + 1e-9):
                 delay = f" in {self._starts_s[number] / _MINUTE_S:.0f} min" if number else ""

@@ -66,6 +66,7 @@ def _find_model_shortfalls(
                 f"{total} replicas do not serve its demand when a node of {pools} is lost; add slices",
             ),
         )
+    yield from _find_missed_deadline(utility, counts)
     if model.tier.traits.has_slo and utility.demand:
         # Report the whole shortage: the violation leaves out what no number of replicas could serve, users do not.
         shortage = max(
@@ -78,6 +79,26 @@ def _find_model_shortfalls(
                 RulePriority.SLO,
                 RelaxedRule("SLO", key, f"{shortage:,.0f}/s are more than {total} replicas serve; {remedy}"),
             )
+
+
+def _find_missed_deadline(
+    utility: ModelUtility, counts: Sequence[int]
+) -> Iterator[tuple[RulePriority, RelaxedRule]]:
+    """Yield the deadline of near-line work whose messages wait longer, with the rate that they get."""
+    deadline = None if utility.model.load is None else utility.model.load.deadline
+    served, total = sum(utility.rates_at(counts)), sum(counts)
+    if deadline is None or deadline.rate - served <= _TOLERANCE:
+        return
+    remedy = "raise its maximum or add slices" if total >= utility.ceiling else "add slices"
+    yield (
+        RulePriority.DEADLINE,
+        RelaxedRule(
+            "deadline",
+            utility.model.key,
+            f"{total} replicas answer {served:,.0f}/s of the {deadline.rate:,.0f}/s that keep messages within "
+            f"{deadline.max_delay_s:g} s; {remedy}",
+        ),
+    )
 
 
 def _find_pool_shortfalls(use: PlacedShare) -> Iterator[tuple[RulePriority, RelaxedRule]]:

@@ -159,19 +159,28 @@ class ValueClass:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadlineInput:
+    """Delay within which each message is answered: that takes `rate` requests per second now, its backlog included."""
+
+    rate: float
+    max_delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DemandInput:
     """Demand per step, in requests per second (offline: slices that the remaining work can use).
 
     `urgency` multiplies the value in each step: near-line and offline work nears its deadline. Empty is 1 throughout.
     `expectation` is why these are not the present rates, like "expected within 5m", or empty.
     `classes` divide the demand of each step by value, the highest first, which are served first. Empty: all requests have
-    the model's value, or those that are served are no better than the others.
+    the model's value, or those that are served are no better than the others. `deadline` is for near-line work.
     """
 
     rates: tuple[float, ...]
     urgency: tuple[float, ...] = ()
     expectation: str = ""
     classes: tuple[ValueClass, ...] = ()
+    deadline: DeadlineInput | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +211,8 @@ class ModelInput:
             raise InvalidInputError(f"{path}: placements", "names a pool twice")
         if self.load is not None:
             _check_load(path, self.load)
+            if self.load.deadline is not None and self.tier is not Tier.NEARLINE:
+                raise InvalidInputError(f"{path}: load.deadline", "is only for near-line work; leave it out")
         for placement in self.placements:
             _check_placement(f"{path}: placement {placement.pool}", placement)
 
@@ -318,6 +329,9 @@ def _check_load(path: str, load: DemandInput) -> None:
         raise InvalidInputError(
             f"{path}: load.urgency", f"has {len(load.urgency)} steps, rates {len(load.rates)}"
         )
+    if load.deadline is not None:
+        check_amount(f"{path}: load.deadline.rate", load.deadline.rate)
+        check_amount(f"{path}: load.deadline.maxDelay", load.deadline.max_delay_s, minimum=1e-3)
     _check_classes(f"{path}: load.classes", load.classes)
 
 

@@ -30,7 +30,8 @@ class RulePriority(IntEnum):
     OFFLINE_FLOOR = 4
     CEILING = 5
     SLO = 6
-    WARM_SPARES = 7
+    DEADLINE = 7
+    WARM_SPARES = 8
 
 
 FLOOR_PRIORITIES: Mapping[Tier, RulePriority] = {
@@ -92,7 +93,8 @@ class DemandStep:
     """Demand of equal steps: `rate` per second, worth `value` each; `ready`: replicas that start now serve in them.
 
     Demand of several values has an entry for each value: its rate and all higher ones together, and how much more a request
-    of it is worth than one of the next lower value. `slo_value` is the value without urgency.
+    of it is worth than one of the next lower value. `slo_value` is the value without urgency, where the SLO promises the rate.
+    A deadline has an entry of its own, whose requests have no other value.
     """
 
     __slots__ = (
@@ -112,8 +114,9 @@ class DemandStep:
 class ModelUtility:
     """Value and rules of one Inference, prepared for many evaluations.
 
-    `floor` and `ceiling` bound its replicas in all pools; the ceiling may be infinite. For an Inference in one pool,
-    `slo_replicas` is what its SLO takes. It is either strict about the loss of a node, and `reserve_replicas` is what its SLO takes
+    `floor` and `ceiling` bound its replicas in all pools; the ceiling may be infinite. `promised_rate` is what its SLO takes, or
+    its deadline where it is near-line work, which has the priority `promise`; for an Inference in one pool `slo_replicas` serve
+    that. It is either strict about the loss of a node, and `reserve_replicas` is what its SLO takes
     with one node less; or the loss has a price, `loss_price`, which is part of the value. In several pools it is strict.
     `spread` is how replicas are on nodes; None without an SLO, in several pools, and with one node.
     """
@@ -132,6 +135,7 @@ class ModelUtility:
         "model",
         "nodes",
         "options",
+        "promise",
         "promised_rate",
         "promised_rate_without_node",
         "reserve_replicas",
@@ -172,19 +176,23 @@ class ModelUtility:
         self.promised_rate = self.promised_rate_without_node = 0.0
         self.slo_replicas = self.reserve_replicas = 0
         self.spread: NodeSpread | None = None
+        has_slo, load = self.model.tier.traits.has_slo, self.model.load
+        self.promise = RulePriority.SLO if has_slo else RulePriority.DEADLINE
         rate = max((demand_step.rate for demand_step in self.demand), default=0.0)
-        if not self.model.tier.traits.has_slo or rate <= 0:
+        if not has_slo:
+            rate = min(rate, load.deadline.rate) if load is not None and load.deadline is not None else 0.0
+        if rate <= 0:
             return
         reach = [option.placement.curve.rate_at(option.cap) for option in self.options]
         self.promised_rate = min(rate, sum(reach))
         if len(self.options) == 1:
             [option], [nodes] = self.options, self.nodes
             self.slo_replicas = min(option.placement.curve.replicas_for(self.promised_rate) or 0, option.cap)
-            if nodes > 1:
+            if has_slo and nodes > 1:
                 placed = [item.replicas for item in option.placement.ready_by_node]
                 self.spread = make_spread(nodes, placed, self.slo_replicas)
                 self.reserve_replicas = min(self.spread.count_covering(self.slo_replicas), option.cap)
-        elif any(nodes > 1 for nodes in self.nodes):
+        elif has_slo and any(nodes > 1 for nodes in self.nodes):
             self.promised_rate_without_node = min(rate, self._rate_without_node(reach))
 
     def _set_loss_price(self, snapshot: AllocationSnapshot, pool: PoolInput) -> None:
@@ -206,7 +214,7 @@ class ModelUtility:
 
     @property
     def required_replicas(self) -> int:
-        """Return the replicas that floor, SLO and node reserve ask for together, for an Inference in one pool."""
+        """Return the replicas that floor, SLO or deadline, and node reserve ask for together, for an Inference in one pool."""
         return max(self.floor, self.slo_replicas, self.reserve_replicas)
 
     @property
@@ -295,7 +303,7 @@ class ModelUtility:
         violations[self.floor_priority] += max(self.floor - total, 0) * slices * self.floor_weight
         violations[RulePriority.CEILING] += max(total - self.ceiling, 0) * slices
         if self._rations_moves:
-            violations[RulePriority.SLO] += sum(
+            violations[self.promise] += sum(
                 max(option.current - count, 0) * (option.down_cost + option.up_cost)
                 for option, count in zip(self.options, replicas, strict=True)
             )
@@ -306,7 +314,7 @@ class ModelUtility:
         else:
             violations[RulePriority.SPARE_NODE] += self.unserved_without_node(replicas) * self.model.value
         served = self.served_rates(replicas)
-        violations[RulePriority.SLO] += sum(
+        violations[self.promise] += sum(
             max(min(demand_step.rate, self.promised_rate) - rate, 0.0) * demand_step.slo_value
             for demand_step, rate in zip(self.demand, served, strict=True)
         )
@@ -361,8 +369,15 @@ def _group_demand(snapshot: AllocationSnapshot, model: ModelInput) -> tuple[Dema
         ready = end_s >= load_s or number == len(load.rates) - 1 or len(model.placements) > 1
         key = (rate, load.urgency[number] if load.urgency else 1.0, ready)
         grouped[key] = grouped.get(key, 0.0) + weight
-    return tuple(
-        DemandStep(rate * share, value * urgency * weight, value * weight, ready=ready)
+    has_slo = model.tier.traits.has_slo
+    demand = [
+        DemandStep(rate * share, value * urgency * weight, value * weight if has_slo else 0.0, ready=ready)
         for (rate, urgency, ready), weight in grouped.items()
         for share, value in model.value_layers
-    )
+    ]
+    if load.deadline is not None:
+        demand += [
+            DemandStep(min(rate, load.deadline.rate), 0.0, model.value * weight, ready=ready)
+            for (rate, _, ready), weight in grouped.items()
+        ]
+    return tuple(demand)

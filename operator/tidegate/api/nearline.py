@@ -203,6 +203,14 @@ class NearlineSpec(ApiModel):
             "30s; after them it is a dead letter.",
         ),
     ] = 5
+    max_delay: Annotated[
+        Annotated[DurationText, duration_between("10s", "24h")] | None,
+        Field(
+            description="How long a message may wait, from 10s to 24h. With spec.scaling in a ComputePool, the allocator starts the "
+            "replicas that this takes, after the SLOs of real-time Inferences and before all work that is only worth more; one "
+            "replica stays, to count the messages. Absent: the backlog counts by its value."
+        ),
+    ] = None
 
 
 def describe_stream(consume: ConsumeSpec) -> str:

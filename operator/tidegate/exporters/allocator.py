@@ -58,6 +58,13 @@ _FORECAST = ALLOCATOR.add_gauge(
     "pool",
     "inference",
 )
+_DEADLINES = ALLOCATOR.add_gauge(
+    "deadline_shortfall_rate",
+    "Messages per second that the ready replicas of the Inference lack to keep its messages within spec.nearline.maxDelay; 0 if "
+    "they keep them.",
+    "pool",
+    "inference",
+)
 _OFFERED = ALLOCATOR.add_gauge(
     "offered_value_per_second",
     "Value per second of the requests that clients sent to the Inference.",
@@ -107,6 +114,7 @@ class AllocatorMetrics:
         self.overrides = _OVERRIDES.register(registry)
         self._factor = _FACTOR.register(registry)
         self._forecast = _FORECAST.register(registry)
+        self._deadlines = _DEADLINES.register(registry)
         self._offered = _OFFERED.register(registry)
         self._value = _VALUE.register(registry)
         self._interval = _INTERVAL.register(registry)
@@ -116,6 +124,7 @@ class AllocatorMetrics:
         self._waiting: set[str] = set()
         self._factors: dict[str, Mapping[str, float]] = {}
         self._forecasts: dict[str, Mapping[str, float]] = {}
+        self._shortfalls: dict[str, Mapping[str, float]] = {}
         self._offers: dict[str, Mapping[str, float]] = {}
         self._values: dict[str, Mapping[str, Mapping[str, float]]] = {}
 
@@ -126,6 +135,10 @@ class AllocatorMetrics:
     def show_forecasts(self, pool: str, rates: Mapping[str, float]) -> None:
         """Show the forecast requests per second of a pool's Inferences, and remove those of other Inferences of the pool."""
         _show_inferences(self._forecast, self._forecasts, pool, rates)
+
+    def show_deadlines(self, pool: str, shortfalls: Mapping[str, float]) -> None:
+        """Show the messages per second that a pool's Inferences lack for their deadlines, and remove those of others."""
+        _show_inferences(self._deadlines, self._shortfalls, pool, shortfalls)
 
     def show_offers(self, pool: str, values: Mapping[str, float]) -> None:
         """Show the value per second that a pool's Inferences were offered, and remove that of other Inferences of the pool."""
@@ -157,6 +170,7 @@ class AllocatorMetrics:
 
     def hide_pool(self, pool: str) -> None:
         """Remove the times of a pool about which there is nothing to decide, so that no alert fires, and its values."""
+        self.show_deadlines(pool, {})
         self.show_offers(pool, {})
         self.show_values(pool, {})
         self._waiting.discard(pool)
@@ -178,6 +192,7 @@ class AllocatorMetrics:
             self.overrides,
             self._factor,
             self._forecast,
+            self._deadlines,
             self._offered,
             self._value,
             self._interval,
@@ -188,6 +203,7 @@ class AllocatorMetrics:
             gauge.clear()
         self._factors.clear()
         self._forecasts.clear()
+        self._shortfalls.clear()
         self._offers.clear()
         self._values.clear()
         self._waiting.clear()

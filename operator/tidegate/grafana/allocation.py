@@ -67,6 +67,17 @@ ALLOCATION: Final = Dashboard(
                     unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
+                    title="Deadlines of streams, messages per second short",
+                    description="What ready replicas lack to answer messages within spec.nearline.maxDelay; 0 while the deadline is kept.",
+                    queries=(
+                        PanelQuery(
+                            f"max by (pool, inference) ({pool_series('tidegate_allocator_deadline_shortfall_rate')})",
+                            "{{inference}}",
+                        ),
+                    ),
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
+                ),
+                Panel(
                     title="Desired replicas by Inference",
                     description="With spec.scaling, the replicas that the allocator decided. Ready replicas follow after the time that a move takes.",
                     queries=(

@@ -45,7 +45,7 @@ class InferenceMetrics:
     `offered_per_s`: requests that clients sent, including refused ones, without retries. `served_per_s`: those that a
     model answered. `latency_p99_s`: at the gateway. `queue_s`: mean time in Triton's queue. `busy`: share of the time in
     which its replicas computed, 0 to 1. `refused_per_s`: requests that a limit or admission control refused.
-    `classes`: what the requests are worth, as far as that is known.
+    `classes`: what the requests are worth, as far as that is known. `backlog`: messages of a stream that wait or are in flight.
     """
 
     offered_per_s: float | None = None
@@ -55,6 +55,7 @@ class InferenceMetrics:
     busy: float | None = None
     refused_per_s: float | None = None
     classes: tuple[ClassRates, ...] = ()
+    backlog: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Signal:
     busy: float | None = None
     refused_per_s: float | None = None
     classes: tuple[ClassRates, ...] = ()
+    backlog: float | None = None
 
     @property
     def demand_per_s(self) -> float:
@@ -281,6 +283,7 @@ def _add_details(signal: Signal, reading: InferenceMetrics) -> Signal:
         busy=None if (busy := _check_amount(reading.busy)) is None else min(busy, 1.0),
         refused_per_s=_check_amount(reading.refused_per_s),
         classes=tuple(rates for rates in reading.classes if _is_measured(rates)),
+        backlog=_check_amount(reading.backlog),
     )
 
 

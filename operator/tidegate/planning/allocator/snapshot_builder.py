@@ -16,6 +16,7 @@ from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ObjectKey
+from tidegate.api.nearline import NearlineSpec
 from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand
 from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.freeze import Freeze
@@ -23,6 +24,7 @@ from tidegate.planning.allocator.move_budget import compute_move_budget, find_st
 from tidegate.planning.allocator.node_losses import is_strict, list_ready_by_node, price_node_loss
 from tidegate.planning.allocator.other_pools import OtherPool, narrow_bounds, protect_serving, reduce_demand
 from tidegate.planning.allocator.signals import Signal, Signals
+from tidegate.planning.allocator.stream_demand import find_deadline
 from tidegate.planning.allocator.value_mix import ValueMix
 from tidegate.planning.batch.remaining_shards import compute_urgency, count_remaining_shards
 from tidegate.planning.inference.replicas import count_serving_pods
@@ -349,7 +351,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
             draining=member.draining_replicas + member.assigned_replicas - assigned,
             spare=member.warm_spares,
         ),
-        load_s=solver.DEFAULT_LOAD_S if member.claim.load_s is None else member.claim.load_s,
+        load_s=_find_load_time(member),
         since_up_s=up_s,
         since_down_s=down_s,
         ready_by_node=list_ready_by_node(member.claim, observed.slices.healthy_nodes),
@@ -421,23 +423,29 @@ def _estimate_demand(
         return _UNKNOWN, None
     curve = linear_curve(member.capacity_per_s)
     if spec.nearline is not None:
-        return curve, _estimate_stream_demand(member, signal, curve)
+        return curve, _estimate_stream_demand(member, spec.nearline, signal, curve)
     if signal is None or (not signal.fresh and not spec.tier.traits.has_slo):
         return curve, None
     return curve, DemandInput((signal.demand_per_s * member.claim.demand_share,))
 
 
 def _estimate_stream_demand(
-    member: PoolMember, signal: Signal | None, curve: CapacityCurve
+    member: PoolMember, nearline: NearlineSpec, signal: Signal | None, curve: CapacityCurve
 ) -> DemandInput | None:
     """Return the demand of a stream, which its own pods count: without a pod, nothing shows whether there is work.
 
     So the demand is never below a small share of a replica, which gets it a pod unless other work is worth more.
     """
     floor_per_s = _POLLING_SHARE * curve.rate_at(1)
+    deadline = find_deadline(nearline, signal, floor_per_s, _find_load_time(member))
     if signal is not None and signal.fresh:
-        return DemandInput((max(signal.demand_per_s, floor_per_s),))
-    return DemandInput((floor_per_s,)) if member.assigned_replicas == 0 else None
+        needed_per_s = floor_per_s if deadline is None else deadline.rate
+        return DemandInput((max(signal.demand_per_s, needed_per_s),), deadline=deadline)
+    return DemandInput((floor_per_s,), deadline=deadline) if member.assigned_replicas == 0 else None
+
+
+def _find_load_time(member: PoolMember) -> float:
+    return solver.DEFAULT_LOAD_S if member.claim.load_s is None else member.claim.load_s
 
 
 def protect_in_event(bounds: ReplicaBounds, replicas: int, event: EventDemand) -> ReplicaBounds:

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
+from tidegate.allocation.snapshot import AllocationSnapshot, DeadlineInput, PlacementInput
+from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.allocator.signals import InferenceMetrics
+from tidegate.api.nearline import NearlineSpec
+from tidegate.planning.allocator.signals import MAX_RATE_PER_S, InferenceMetrics, Signal
 from tidegate_dataplane.contract import AgentReport, StreamCount
 
 CATCH_UP_S: Final = 60.0
@@ -51,4 +55,38 @@ def to_metrics(counted: BrokerCount) -> InferenceMetrics | None:
     """Return the rate to answer so that no message waits longer than CATCH_UP_S; None while no rate is known."""
     if counted.per_s is None:
         return None
-    return InferenceMetrics(offered_per_s=counted.per_s + counted.unsettled / CATCH_UP_S)
+    return InferenceMetrics(
+        offered_per_s=counted.per_s + counted.unsettled / CATCH_UP_S, backlog=float(counted.unsettled)
+    )
+
+
+def find_deadline(
+    nearline: NearlineSpec, signal: Signal | None, least_per_s: float, load_s: float
+) -> DeadlineInput | None:
+    """Return the rate that keeps messages within spec.nearline.maxDelay; None if that is absent.
+
+    At a rate r, the message that arrives now waits as long as the backlog takes, so r is the backlog over the delay, and at least
+    the rate of arrivals. Replicas that start now answer after `load_s`, so that time is left out, but for half of the delay.
+    Without a fresh count it is `least_per_s`, which keeps a pod that counts.
+    """
+    if nearline.max_delay is None:
+        return None
+    max_delay_s = parse_duration(nearline.max_delay) / timedelta(seconds=1)
+    if signal is None or not signal.fresh or signal.backlog is None:
+        return DeadlineInput(least_per_s, max_delay_s)
+    arrivals_per_s = signal.demand_per_s - signal.backlog / CATCH_UP_S
+    catch_up_per_s = signal.backlog / max(max_delay_s - load_s, max_delay_s / 2)
+    return DeadlineInput(min(max(arrivals_per_s, catch_up_per_s, least_per_s), MAX_RATE_PER_S), max_delay_s)
+
+
+def find_deadline_shortfalls(snapshot: AllocationSnapshot) -> Mapping[str, float]:
+    """Return the messages per second that the ready replicas of each Inference with a deadline lack to keep it; 0 if none."""
+    return {
+        model.key: max(model.load.deadline.rate - sum(map(_rate_of_ready, model.placements)), 0.0)
+        for model in snapshot.inferences
+        if model.load is not None and model.load.deadline is not None
+    }
+
+
+def _rate_of_ready(placement: PlacementInput) -> float:
+    return placement.curve.rate_at(placement.replicas.ready)
