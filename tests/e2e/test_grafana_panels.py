@@ -114,6 +114,7 @@ def _stream(pool: OwnPool, url: str) -> Mapping[str, Any]:
         nats={"url": url, "stream": STREAM, "subject": SUBJECT},
         bucket={"bucket": BUCKET},
         deadLetters={"subject": DEAD},
+        maxDelay="10m",
     )
     return pool.model("slow", 5, tier="nearline", nearline=nearline, replicas=1)
 

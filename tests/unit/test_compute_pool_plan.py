@@ -58,6 +58,34 @@ def test_slices_are_what_fits_on_the_nodes_that_are_selected() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("pods", "percent"),
+    [
+        ((), None),
+        (("node-0", "node-1"), 0),
+        (("node-0",), 100),
+        (("node-0", "node-0", "node-0", "node-1"), 50),
+        # A cordoned node counts neither with its slices nor with its pods.
+        (("node-0", "node-1", "cordoned", "cordoned"), 0),
+        (("cordoned",), None),
+    ],
+)
+def test_imbalance_is_how_much_fuller_the_fullest_healthy_node_is(
+    pods: tuple[str, ...], percent: int | None
+) -> None:
+    nodes = [node_body("node-0"), node_body("node-1"), node_body("cordoned", cordoned=True)]
+    bodies = [pod_on(node, f"pod-{number}", pool="cpu-a") for number, node in enumerate(pods)]
+    assert planned(a_compute_pool(), nodes, bodies).status.get("imbalancePercent") == percent
+
+
+def test_a_small_node_that_is_full_is_fuller_than_a_large_one_with_as_many_pods() -> None:
+    nodes = [node_body("large", cpu="4"), node_body("small", cpu="1500m")]
+    bodies = [pod_on(node, node, pool="cpu-a") for node in ("large", "small")]
+    plan = planned(a_compute_pool(), nodes, bodies)
+    [total, *_] = counts(plan)
+    assert plan.status["imbalancePercent"] == round(100 * (1 / (2 / total) - 1))
+
+
 def test_the_scarcer_resource_decides() -> None:
     assert counts(planned(a_compute_pool(), [node_body(cpu="64", memory="3Gi")])) == (3, 3, 3)
     assert counts(planned(a_compute_pool(), [node_body(cpu="64", memory="64Gi", pods="2")])) == (2, 2, 2)

@@ -153,6 +153,7 @@ def test_a_pool_shows_its_slices_their_tiers_and_faulty_nodes() -> None:
         "slices": {"total": 8, "healthy": 4, "free": 1},
         "tiers": [{"name": "realtime", "slices": 3}],
         "faultyNodes": [{"node": "gpu-0", "state": "Quarantined"}],
+        "imbalancePercent": 25,
     }
     registry = a_registry(a_body(COMPUTE_POOL, {"spec": {}, "status": status}, name="gpu-a"))
 
@@ -161,5 +162,6 @@ def test_a_pool_shows_its_slices_their_tiers_and_faulty_nodes() -> None:
 
     assert value("tidegate_pool_slices", state="healthy") == 4
     assert value("tidegate_pool_tier_slices", tier="realtime") == 3
+    assert value("tidegate_pool_imbalance_ratio") == 1.25
     assert value("tidegate_pool_faulty_nodes", state="Quarantined") == 1
     assert value("tidegate_pool_faulty_nodes", state="Restarting") == 0

@@ -442,6 +442,14 @@ class ComputePoolStatus(StatusModel):
         Field(max_length=8, description="Slices that are assigned to each tier."),
         ListMap("name"),
     ] = ()
+    imbalance_percent: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="By how many percent the share of used slices of the fullest healthy node exceeds that of all healthy nodes: "
+            "0 if they are equally full. Absent if no slice is used.",
+        ),
+    ] = None
     mode: Annotated[
         PolicyMode | None,
         Field(description="What the allocator does with its decisions; Hold also under a ComputeOverride."),

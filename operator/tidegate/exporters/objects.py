@@ -100,6 +100,11 @@ _POOL_SLICES = OBJECTS.add_gauge(
 _POOL_TIER_SLICES = OBJECTS.add_gauge(
     "pool_tier_slices", "Slices of the ComputePool that pods of a tier use.", "pool", "tier"
 )
+_POOL_IMBALANCE = OBJECTS.add_gauge(
+    "pool_imbalance_ratio",
+    "Share of used slices of the ComputePool's fullest healthy node, over that of all its healthy nodes: 1 if they are equally full.",
+    "pool",
+)
 _FAULTY_NODES = OBJECTS.add_gauge(
     "pool_faulty_nodes",
     "Nodes of the ComputePool whose GPU sharing has a fault, by state: Detected, Waiting, Restarting, Quarantined or "
@@ -206,10 +211,11 @@ def _collect_overrides(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMet
 
 
 def _collect_pools(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
-    """Yield the families of slices, of slices by tier, and of faulty nodes."""
-    slices, tiers, faulty = (
+    """Yield the families of slices, of slices by tier, of the imbalance between nodes, and of faulty nodes."""
+    slices, tiers, imbalance, faulty = (
         _POOL_SLICES.make_family(),
         _POOL_TIER_SLICES.make_family(),
+        _POOL_IMBALANCE.make_family(),
         _FAULTY_NODES.make_family(),
     )
     for body in bodies:
@@ -218,10 +224,12 @@ def _collect_pools(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricF
             slices.add_metric((pool, state), count)
         for tier in status.get("tiers") or ():
             tiers.add_metric((pool, tier["name"]), tier.get("slices", 0))
+        if (percent := status.get("imbalancePercent")) is not None:
+            imbalance.add_metric((pool,), 1 + percent / 100)
         states = [entry.get("state") for entry in status.get("faultyNodes") or ()]
         for state in FaultState:
             faulty.add_metric((pool, state.value), states.count(state.value))
-    yield from (slices, tiers, faulty)
+    yield from (slices, tiers, imbalance, faulty)
 
 
 def _parse_timestamp(text: str | None) -> float:

@@ -83,7 +83,17 @@ POOL_AND_MPS: Final = Dashboard(
                         PanelQuery(_slices_by_pool("free"), "{{pool}} free"),
                     ),
                     stacked=True,
-                    width=24,
+                    width=12,
+                ),
+                Panel(
+                    title="Imbalance between nodes",
+                    description="Share of used slices of the fullest healthy node, over that of all healthy nodes: 1 if they are equally full. A node that is much fuller takes more with it when it is lost.",
+                    queries=(
+                        PanelQuery(
+                            f"max by (pool) ({pool_series('tidegate_pool_imbalance_ratio')})", "{{pool}}"
+                        ),
+                    ),
+                    width=12,
                 ),
                 Panel(
                     title="Status of all pools",

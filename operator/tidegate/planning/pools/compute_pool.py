@@ -64,6 +64,7 @@ def plan_pool(observed: PoolObserved) -> ReconcilePlan:
         nodes=len(slices.nodes),
         slices=SliceCounts(total=slices.total, healthy=slices.healthy, free=slices.free),
         tiers=tuple(TierUsage(name=tier.value, slices=slices.count_used(tier.value)) for tier in Tier),
+        imbalance_percent=slices.imbalance_percent,
         mode=allocation.mode if allocation is not None else pool.status.mode,
         last_decision=(allocation and allocation.last_decision) or pool.status.last_decision,
         faulty_nodes=observed.sharing.faulty if observed.sharing is not None else (),

@@ -18,7 +18,7 @@ from tidegate.resources.slices import (
     sum_slice_requests,
 )
 
-KeyT = TypeVar("KeyT", str, int)
+KeyT = TypeVar("KeyT", str, int, tuple[int, int])
 
 _PODS: Final = "pods"
 
@@ -77,6 +77,8 @@ class PoolSlices:
     """Nodes that take pods, and have failed devices."""
     misconfigured: tuple[NodeSlices, ...] = ()
     """Nodes that do not share their GPUs as the pool says."""
+    imbalance_percent: int | None = None
+    """By how much the share of used slices of the fullest healthy node exceeds that of all healthy nodes; None if none is used."""
 
     def count_used(self, tier: str) -> int:
         """Return the slices that pods of a tier have."""
@@ -143,6 +145,8 @@ class PoolTally:
         self._sums: Counter[str] = Counter()
         self._used: Counter[str] = Counter()
         self._sizes: Counter[int] = Counter()
+        self._loads: Counter[tuple[int, int]] = Counter()
+        """Healthy nodes by the slices that pods have and those that pods can have."""
         self._healthy_nodes: set[str] = set()
         self._healthy_nodes_before: frozenset[str] | None = frozenset()
         """None if they have changed since the last call of `get_slices`."""
@@ -180,6 +184,7 @@ class PoolTally:
             faulty_nodes=tuple(self._faulty.by_name),
             failing_nodes=tuple(self._failing.by_name),
             misconfigured=tuple(self._unshared.by_name),
+            imbalance_percent=_compute_imbalance(self._loads),
         )
         return self._slices
 
@@ -198,6 +203,7 @@ class PoolTally:
         for tier, slices in part.used.items():
             _change_count(self._used, tier, sign * slices)
         if part.healthy_slices:
+            _change_count(self._loads, (sum(part.used.values()), part.healthy_slices), sign)
             self._healthy_nodes_before = None
             (self._healthy_nodes.add if sign > 0 else self._healthy_nodes.discard)(part.node)
         self._nodes.change_node(part, sign)
@@ -224,6 +230,15 @@ class _SortedNodes:
             self.by_name.insert(index, node)
         else:
             del self._names[index], self.by_name[index]
+
+
+def _compute_imbalance(loads: Mapping[tuple[int, int], int]) -> int | None:
+    """Return how much fuller the fullest node is than all, in percent, from the number of nodes of each (used, healthy) slices."""
+    used = sum(used * nodes for (used, _), nodes in loads.items())
+    if not used:
+        return None
+    mean = used / sum(healthy * nodes for (_, healthy), nodes in loads.items())
+    return round(100 * (max(used / healthy for used, healthy in loads) / mean - 1))
 
 
 def _change_count(counts: Counter[KeyT], key: KeyT, change: int) -> None:
