@@ -1,6 +1,6 @@
 """Applies a plan: writes objects that differ, deletes stale ones, and writes the status and Events."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -18,12 +18,14 @@ from tidegate.kube.kinds import (
     DEPLOYMENT,
     INFERENCE,
     JOB,
+    POD,
     POD_DISRUPTION_BUDGET,
     Kind,
     kind_of,
 )
 from tidegate.kube.port import ClusterApi, EventNote, Manifest
 from tidegate.kube.store import key_of, uid_of
+from tidegate.planning.inference.deletion_order import COST_ANNOTATION, PodCost
 from tidegate.planning.inference.serving_status import PlanRefusal, plan_invalid_spec
 from tidegate.planning.plan import ObjectDeletion, ReconcilePlan
 from tidegate.resources.names import MANAGED_BY, MANAGER
@@ -131,6 +133,18 @@ class Applier:
     async def write_refusal(self, kind: Kind, body: Manifest, message: str, now: datetime) -> None:
         """Write the status of an object whose spec does not parse; its children stay as they are."""
         await self.write_status(kind, body, plan_invalid_spec(body, message, now))
+
+    async def write_deletion_costs(self, costs: Iterable[PodCost]) -> None:
+        """Write which pods end first. A refusal delays nothing: Kubernetes then chooses the pods."""
+        for cost in costs:
+            patch = {"metadata": {"uid": cost.uid, "annotations": {COST_ANNOTATION: cost.cost}}}
+            try:
+                stored = await self.cluster.merge(POD, cost.key, patch, self.fence)
+            except PermanentError as error:
+                log.warning("deletion_cost_refused", key=str(cost.key), error=str(error))
+                return
+            if stored is not None:
+                self.stores.pods.observe("MODIFIED", stored)
 
     async def _apply_child(self, owner: CustomResource, manifest: Manifest) -> None:
         kind, key = kind_of(manifest), key_of(manifest)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference, PoolShare
@@ -13,7 +13,13 @@ from tidegate.kube.kinds import DEPLOYMENT, JOB, Kind
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.typed_cache import TypedCache, ViewCache
-from tidegate.planning.inference.deployments import LiveWorkload
+from tidegate.planning.inference.deletion_order import (
+    PodCost,
+    find_lower_replicas,
+    plan_deletion_costs,
+    read_candidates,
+)
+from tidegate.planning.inference.deployments import DeploymentView, LiveWorkload
 from tidegate.planning.inference.replicas import resolve_replicas
 from tidegate.planning.pools.claims import (
     AssignedPod,
@@ -31,7 +37,8 @@ from tidegate.planning.pools.spill_over import (
     make_pool_claims,
     merge_placements,
 )
-from tidegate.resources.names import INFERENCE_LABEL, make_child_name, to_label_value
+from tidegate.resources.manifest import Manifest
+from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, make_child_name, to_label_value
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.stores import OwnerIndex, Stores
 
@@ -157,6 +164,23 @@ class Placements:
                 # By the caches, which are newer, the Inference is gone or names another pool.
                 self._pool_claims[place.pool_label].remove_claim(key)
 
+    def plan_deletion_costs(
+        self, inference: Inference, deployments: Iterable[DeploymentView], objects: Iterable[Manifest]
+    ) -> Sequence[PodCost]:
+        """Return the deletion costs to write before `objects` are applied; none without a pool, or unless they scale down."""
+        placement = inference.spec.placement
+        lower = find_lower_replicas(inference, deployments, objects)
+        if placement is None or not lower:
+            return ()
+        costs: list[PodCost] = []
+        for share in placement.pool_shares:
+            pool, label = self._find_pool(share), to_label_value(share.name)
+            if pool is not None and label in lower:
+                pods = [pod for pod in self._find_pods(inference.key) if _get_pool_label(pod) == label]
+                slices = self._parts.views.get_slices(pool)
+                costs += plan_deletion_costs(lower[label], read_candidates(pods), slices)
+        return costs
+
     def forget_assumed(self, key: ObjectKey) -> None:
         """Drop what `place` assumed: the write succeeded or failed, and the caches reflect it."""
         if self._assumed.pop(key, None) is not None:
@@ -219,10 +243,14 @@ class Placements:
         pool = self._parts.pools.get(ObjectKey("", share.name))
         return pool if pool is not None and pool.metadata.deletion_timestamp is None else None
 
-    def _find_assigned_pods(self, key: ObjectKey) -> Sequence[AssignedPod]:
+    def _find_pods(self, key: ObjectKey) -> Iterable[Manifest]:
+        """Return the pods that an Inference owns."""
         bodies = self._pods.by_label(INFERENCE_LABEL, to_label_value(key.name), namespace=key.namespace)
-        own = filter(self._parts.ownership.owns_pod, bodies)
-        return tuple(pod for pod in map(read_assigned_pod, own) if pod is not None)
+        return filter(self._parts.ownership.owns_pod, bodies)
+
+    def _find_assigned_pods(self, key: ObjectKey) -> Sequence[AssignedPod]:
+        own = map(read_assigned_pod, self._find_pods(key))
+        return tuple(pod for pod in own if pod is not None)
 
     def _inference_changed(self, key: ObjectKey) -> None:
         if key in self._workloads:
@@ -321,3 +349,7 @@ def _leaves_more(before: PoolClaim, now: PoolClaim | None) -> bool:
     if now is None:
         return True
     return now.all_slices < before.all_slices or now.replicas * now.slices < before.replicas * before.slices
+
+
+def _get_pool_label(pod: Mapping[str, Any]) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(POOL_LABEL, ""))

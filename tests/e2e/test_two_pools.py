@@ -90,7 +90,7 @@ def test_replicas_spill_over_share_by_weight_and_leave_a_pool_without_a_lost_req
     space.publish("probe", 1)
     with (
         an_own_pool(space, FIRST, "RecommendOnly", tiers={"realtime": {"ceiling": 2}}) as first,
-        an_own_pool(space, SECOND, "RecommendOnly", node=node_name(0)) as second,
+        an_own_pool(space, SECOND, "RecommendOnly", nodes=[node_name(0)]) as second,
     ):
         world = World(space, first, second)
         world.asks({"name": FIRST})

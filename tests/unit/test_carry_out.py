@@ -11,11 +11,12 @@ import pytest
 from builders.inference import an_inference, inference_body
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.errors import RetryableError
+from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.changes import compute_digest
 from tidegate.kube.fence import CREATED_ANNOTATION, Fence
 from tidegate.kube.kinds import INFERENCE, Kind
 from tidegate.kube.port import ClusterApi, Manifest
+from tidegate.planning.inference.deletion_order import COST_ANNOTATION, FIRST_COST, PodCost
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate_controllers.applier import Applier
@@ -46,6 +47,9 @@ class OneObject:
     created: list[Manifest] = field(default_factory=list[Manifest])
     taken_over: list[ObjectKey] = field(default_factory=list[ObjectKey])
     read: list[Kind] = field(default_factory=list[Kind])
+    merged: list[tuple[ObjectKey, Manifest]] = field(default_factory=list[tuple[ObjectKey, Manifest]])
+    refusal: Exception | None = None
+    """What it says to merges."""
 
     async def get(self, kind: Kind, key: ObjectKey) -> Manifest | None:
         del key
@@ -67,6 +71,13 @@ class OneObject:
     async def take_over(self, kind: Kind, key: ObjectKey, fence: Fence) -> Manifest | None:
         del kind, fence
         self.taken_over.append(key)
+        return self.live
+
+    async def merge(self, kind: Kind, key: ObjectKey, patch: Manifest, fence: Fence) -> Manifest | None:
+        del kind, fence
+        if self.refusal is not None:
+            raise self.refusal
+        self.merged.append((key, patch))
         return self.live
 
     async def apply_status(
@@ -195,3 +206,33 @@ async def test_object_of_somebody_else_is_left_alone() -> None:
     assert refusal is not None
     assert refusal.reason is Reason.NAME_CONFLICT
     assert cluster.applied == []
+
+
+COSTS = (PodCost(ObjectKey("ads", "a"), "uid-a", FIRST_COST), PodCost(ObjectKey("ads", "b"), "uid-b", None))
+
+
+async def test_pods_that_end_first_are_written_with_nothing_else_of_them() -> None:
+    pod = {"metadata": {"name": "a", "namespace": "ads", "uid": "uid-a", "resourceVersion": "7"}}
+    writer, cluster = a_writer(pod)
+
+    await writer.write_deletion_costs(COSTS)
+
+    assert cluster.merged == [
+        (ObjectKey("ads", "a"), {"metadata": {"uid": "uid-a", "annotations": {COST_ANNOTATION: "-1"}}}),
+        (ObjectKey("ads", "b"), {"metadata": {"uid": "uid-b", "annotations": {COST_ANNOTATION: None}}}),
+    ]
+    # The cache has it before the watch does, so that it is not written again.
+    assert writer.stores.pods.get(ObjectKey("ads", "a")) is not None
+
+
+async def test_refusal_of_the_order_delays_no_scaling() -> None:
+    writer, cluster = a_writer(None)
+    cluster.refusal = PermanentError("pods is forbidden")
+
+    await writer.write_deletion_costs(COSTS)
+
+    assert cluster.merged == []
+    # An API server that does not answer is asked again, before the Deployment is scaled.
+    cluster.refusal = RetryableError("no answer")
+    with pytest.raises(RetryableError):
+        await writer.write_deletion_costs(COSTS)

@@ -76,6 +76,8 @@ class InferenceReconciler:
         if is_cache_stale(inference, observed.reports):
             await self._applier.confirm_owner(inference)
         plan = plan_inference(observed, self._settings())
+        costs = self._placements.plan_deletion_costs(inference, observed.deployments, plan.apply)
+        await self._applier.write_deletion_costs(costs)
         refusal = await self._applier.apply_children(inference, plan)
         self._placements.forget_assumed(key)
         if refusal is not None:

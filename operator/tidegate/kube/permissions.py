@@ -58,7 +58,8 @@ CLUSTER_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
         PolicyRule("autoscaling", ("horizontalpodautoscalers",), (*_FOLLOW, "patch")),
         PolicyRule("", ("configmaps",), (*_APPLY, "delete")),
         PolicyRule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),
-        PolicyRule("", ("pods",), _FOLLOW),
+        # An admission policy allows one annotation, by which Kubernetes chooses the pods that end first.
+        PolicyRule("", ("pods",), (*_FOLLOW, "patch")),
         PolicyRule("", ("nodes",), _FOLLOW),
         PolicyRule("", ("events",), ("create",)),
     ),

@@ -63,7 +63,8 @@ class ClusterApi(Protocol):
     async def merge(self, kind: Kind, key: ObjectKey, patch: Manifest, fence: Fence) -> Manifest | None:
         """Change fields of an object that another manager owns; return it as stored, or None if it does not exist.
 
-        The patch contains the resourceVersion that it was computed from, so that a concurrent write raises ConflictError.
+        The patch contains the resourceVersion that it was computed from, so that a concurrent write raises ConflictError; or the uid
+        alone, where it does not depend on what the object has otherwise.
         """
         ...
 
