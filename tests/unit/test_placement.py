@@ -18,12 +18,12 @@ from tidegate.api.inference import PoolShare, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.deployments import DeploymentView
-from tidegate.planning.pools.claims import PoolClaim, make_claim
+from tidegate.planning.pools.claims import NodeShare, PoolClaim, make_claim
 from tidegate.planning.pools.compute_pool import judge_readiness
 from tidegate.planning.pools.nodes import parse_node
 from tidegate.planning.pools.placement import PlacementResult, place_claim, place_without_pool
 from tidegate.planning.pools.pool_claims import ASSIGNING_REASONS, PoolClaims, SliceLedger, refuse_claim
-from tidegate.planning.pools.pool_slices import PoolSlices, sum_pool_slices
+from tidegate.planning.pools.pool_slices import NodeSlices, PoolSlices, sum_nodes, sum_pool_slices
 
 TEMPLATE: dict[str, Any] = {"metadata": {}, "spec": {}}
 
@@ -379,3 +379,34 @@ def test_slices_of_very_many_claims_are_assigned_as_if_one_after_the_other(seed:
             claims.remove_claim(ObjectKey("ads", str(random.randrange(600))))
         slices = slices_of(pool, random.choice((900, 1200, 3000)), 40)
         assert_assigned_one_after_the_other(claims, pool, slices)
+
+
+def scattered(**changes: Any) -> PlacementResult:
+    """Two nodes of four slices with one free each, and a replica of two that no node takes."""
+    tiers = {"realtime": 2, "offline": 1}
+    slices = sum_nodes(NodeSlices(node, 4, tiers, "") for node in ("node-0", "node-1"))
+    on_both = {"node-0": NodeShare(ready=1), "node-1": NodeShare(ready=1)}
+    wanted = replace(a_claim("big", slices=2, replicas=1, assigned=2), **changes)
+    others = (
+        replace(
+            a_claim("ctr", replicas=4, assigned=4), nodes={"node-0": NodeShare(2), "node-1": NodeShare(2)}
+        ),
+        replace(a_claim("embed", tier=Tier.OFFLINE, replicas=2, assigned=2), nodes=on_both),
+    )
+    pool = a_compute_pool()
+    return place_claim(wanted, running(1, slices=2), pool, slices, PoolClaims((wanted, *others)))
+
+
+def test_a_pod_that_no_single_node_takes_is_told_what_to_move() -> None:
+    assert scattered().remedy == (
+        "2 slices are free, scattered over nodes: to make room, move a replica of ads/embed (1 slice) from node node-0 to node-1"
+    )
+
+
+def test_nothing_is_moved_for_a_pod_that_has_a_node_or_cannot_have_one() -> None:
+    assert scattered(nodes={"node-0": NodeShare(not_ready=2)}).remedy == ""
+    assert scattered(slices=1, assigned=1).remedy == ""
+    assert scattered(slices=3, assigned=3).remedy == ""  # only two are free
+    assert (
+        placed(a_claim(slices=2, assigned=2), live=running(1, slices=2)).remedy == ""
+    )  # a node has four free

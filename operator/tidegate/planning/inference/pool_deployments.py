@@ -243,7 +243,8 @@ def _judge_deployment(observed: InferenceObserved, deployment: PoolDeployment, t
         template,
         make_inference_selector(observed.inference),
         observed.freest_nodes,
-        remedy=suggest_remedy(observed.inference),
+        remedy=(deployment.placement.remedy if deployment.placement is not None else "")
+        or suggest_remedy(observed.inference),
     )
 
 

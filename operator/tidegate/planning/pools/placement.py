@@ -3,6 +3,7 @@
 Assigned slices are sticky, so a pool that loses nodes or gets a lower ceiling stops nothing that runs.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidegate.api.compute_pool import ComputePool
@@ -12,6 +13,7 @@ from tidegate.planning.inference.deployments import LiveWorkload
 from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.pools.claims import PoolClaim
 from tidegate.planning.pools.compute_pool import judge_readiness
+from tidegate.planning.pools.packing import MovablePods, plan_packing
 from tidegate.planning.pools.pool_claims import ASSIGNING_REASONS, PoolClaims, SliceLedger, refuse_claim
 from tidegate.planning.pools.pool_slices import PoolSlices
 from tidegate.resources.slices import SliceResources, make_slice_resources
@@ -32,6 +34,8 @@ class PlacementResult:
     """The pool's name; empty if there are several."""
     pools: tuple["PlacementResult", ...] = ()
     """What each of several pools gives, in the order of the Inference's list; empty for one pool."""
+    remedy: str = ""
+    """What makes room for a pod that no node takes, where moves of other pods do; or empty."""
 
 
 def place_without_pool(name: str, replicas: int, live: LiveWorkload | None) -> PlacementResult:
@@ -55,7 +59,39 @@ def place_claim(
         # It moves here from elsewhere, or asks for larger replicas: its pods stay until there is room for as many.
         return PlacementResult(None, running, verdict, replicas, pool.metadata.name)
     resources = make_slice_resources(pool, claim.slices, claim.tier)
-    return PlacementResult(resources, replicas, verdict, replicas, pool.metadata.name)
+    return PlacementResult(
+        resources,
+        replicas,
+        verdict,
+        replicas,
+        pool.metadata.name,
+        remedy=_recommend_moves(claim, slices, claims),
+    )
+
+
+def _recommend_moves(claim: PoolClaim, slices: PoolSlices, claims: PoolClaims) -> str:
+    """Return the moves that make room on one node for a pod of `claim`, as text; empty where none are needed or possible."""
+    on_nodes = sum(share.slices for share in claim.nodes.values())
+    if claim.slices == 1 or on_nodes >= claim.assigned or slices.free < claim.slices:
+        return ""
+    free = {node.node: node.free_slices for node in slices.nodes if node.healthy_slices}
+    plan = plan_packing(free, _list_movable_pods(claims), claim.slices)
+    if not plan:
+        return ""
+    moves = ", then ".join(
+        f"a replica of {move.inference} ({_describe_slices(move.slices)}) from node {move.source} to {move.target}"
+        for move in plan
+    )
+    return f"{slices.free} slices are free, scattered over nodes: to make room, move {moves}"
+
+
+def _list_movable_pods(claims: PoolClaims) -> Iterator[MovablePods]:
+    """Yield the ready pods of all claims by node; offline work moves first, and real-time work last."""
+    ranks = {tier: rank for rank, tier in enumerate(reversed(Tier))}
+    for claim in claims:
+        for node, share in claim.nodes.items():
+            if count := share.ready // claim.slices:
+                yield MovablePods(claim.key, node, claim.slices, count, ranks[claim.tier])
 
 
 def _explain_placement(
@@ -101,7 +137,11 @@ def _describe_spares(spares: int) -> str:
 
 
 def _describe_size(claim: PoolClaim) -> str:
-    return "1 slice" if claim.slices == 1 else f"{claim.slices} slices"
+    return _describe_slices(claim.slices)
+
+
+def _describe_slices(count: int) -> str:
+    return "1 slice" if count == 1 else f"{count} slices"
 
 
 def _describe_tier(tier: Tier, assigned: int, floor: int) -> str:
