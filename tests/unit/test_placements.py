@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builders.ownership import of_deployment, of_inference, of_job
-from builders.placement_world import PlacementWorld
+from builders.placement_world import PlacementWorld, pool_labels
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.pools.claims import NodeShare
 
@@ -215,6 +215,37 @@ def test_in_whatever_order_they_are_listed_pods_are_their_inferences_own(order: 
     assert claim.nodes == {"node-a": NodeShare(not_ready=1)}
     (node,) = world.slices("cpu-a").nodes
     assert (node.total, node.used) == (4, {"offline": 1})
+
+
+def test_pods_that_end_first_are_the_models_own_and_none_without_a_pool() -> None:
+    world = PlacementWorld()
+    world.inference("ctr", replicas=1)
+    world.deployment("ctr", 2)
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    for number in range(2):
+        metadata = {"name": f"ctr-{number}", "namespace": "ads"} | of_deployment(
+            "inf-ctr", pool_labels("ctr", "cpu-a")
+        )
+        spec = {"nodeName": "node-a", "containers": []}
+        status = {"phase": "Running", "conditions": [ready]}
+        world.has(world.stores.pods, {"metadata": metadata, "spec": spec, "status": status})
+    # A pod with the model's label and no owner would be more than all others on its node.
+    world.forged("ads", name="hog")
+    deployments = world.stores.deployment_views.list_all()
+    lower = [{"kind": "Deployment", "metadata": {"name": "inf-ctr"}, "spec": {"replicas": 1}}]
+
+    def costs(name: str) -> list[tuple[str, str | None]]:
+        inference = world.inferences.get(ObjectKey("ads", name))
+        assert inference is not None
+        planned = world.placements.plan_deletion_costs(inference, deployments, lower)
+        return [(cost.key.name, cost.cost) for cost in planned]
+
+    assert costs("ctr") == [("ctr-1", "-1")]
+    inference = world.inferences.get(ObjectKey("ads", "ctr"))
+    assert inference is not None
+    assert world.placements.plan_deletion_costs(inference, deployments, []) == ()
+    world.inference("ctr", "elsewhere", replicas=1)
+    assert costs("ctr") == []
 
 
 def full(waiting: int) -> PlacementWorld:
