@@ -7,18 +7,13 @@ from typing import Any
 import pytest
 
 from builders.inference import an_inference
-from tidegate.planning.inference.deployments import DeploymentView
 from tidegate.planning.inference.replicas import resolve_replicas
 
 RANGE = {"minReplicas": 2, "maxReplicas": 6}
 
 
-def running(replicas: int) -> DeploymentView:
-    return DeploymentView({}, complete=True, deadline_exceeded=False, replicas=replicas)
-
-
 @pytest.mark.parametrize(
-    ("decided", "live", "replicas"),
+    ("decided", "running", "replicas"),
     [
         pytest.param(None, None, 2, id="nothing-decided-nothing-runs"),
         pytest.param(None, 4, 4, id="nothing-decided-yet"),
@@ -28,16 +23,15 @@ def running(replicas: int) -> DeploymentView:
         pytest.param(9, 5, 6, id="decided-before-the-range-changed"),
     ],
 )
-def test_a_range_is_settled_by_the_allocator(decided: int | None, live: int | None, replicas: int) -> None:
+def test_a_range_is_settled_by_the_allocator(decided: int | None, running: int | None, replicas: int) -> None:
     status: dict[str, Any] = {}
     if decided is not None:
         status = {"allocation": {"replicas": decided, "decision": "d", "epoch": 1}}
     inference = an_inference(placement={"pool": "cpu-a"}, scaling=RANGE, status=status)
-    view = running(live) if live is not None else None
-    assert resolve_replicas(inference, view).spec.replicas == replicas
+    assert resolve_replicas(inference, running).spec.replicas == replicas
     assert inference.spec.replicas == 1
 
 
 def test_a_fixed_number_is_the_users_own() -> None:
     status = {"allocation": {"replicas": 5, "decision": "d", "epoch": 1}}
-    assert resolve_replicas(an_inference(replicas=3, status=status), running(1)).spec.replicas == 3
+    assert resolve_replicas(an_inference(replicas=3, status=status), 1).spec.replicas == 3
