@@ -160,7 +160,7 @@ def test_a_pod_that_finds_no_node_says_what_to_do_about_slices() -> None:
     )
     # Where moves of other pods make room, they are what to do.
     moves = "to make room, move a replica of ads/embed (1 slice) from node a to b"
-    advised = planned(replace(given(2), remedy=moves), pods=[pod], deployment=live(first, ready=0))
+    advised = planned(replace(given(2), remedy=moves), pods=[pod], deployments=[live(first, ready=0)])
     assert find_condition(advised, "Ready")["message"].endswith(f"; {moves}")
 
 
