@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from builders.allocator import a_member, observed
+from builders.inference import an_inference
 from tidegate.api.inference import Tier
 from tidegate.planning.inference.autoscalers import (
     AutoscalerView,
     compute_max_replicas,
+    explain_unbounded,
     make_bound_patch,
     parse_autoscaler,
 )
@@ -130,3 +133,11 @@ def test_two_that_wish_for_more_than_there_is_do_not_swing(given: tuple[int, int
 def test_what_scales_something_else_is_none_of_ours() -> None:
     assert parse_autoscaler(autoscaler(kind="Deployment", apiVersion="apps/v1")) is None
     assert parse_autoscaler(autoscaler(apiVersion="elsewhere.io/v1")) is None
+
+
+def test_an_autoscaler_without_a_bound_is_told_why() -> None:
+    assert explain_unbounded(view(), CTR) == ""
+    assert "must be a whole number above 0" in explain_unbounded(view(own="many"), CTR)
+    several = an_inference(replicas=2, placement={"pools": [{"name": "cpu-a"}, {"name": "cpu-b"}]})
+    problem = explain_unbounded(view(), replace(CTR, inference=several))
+    assert problem.startswith("Inference ads/ctr runs in several pools, and none of them bounds it alone")

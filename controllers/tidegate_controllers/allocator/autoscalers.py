@@ -15,10 +15,10 @@ from tidegate.planning.allocator.snapshot_builder import AllocationObserved
 from tidegate.planning.inference.autoscalers import (
     AutoscalerView,
     compute_max_replicas,
+    explain_unbounded,
     make_bound_patch,
     parse_autoscaler,
 )
-from tidegate.resources.names import MAX_REPLICAS_LABEL
 
 log: Final = structlog.stdlib.get_logger()
 
@@ -30,7 +30,7 @@ class AutoscalerLimits:
         """Read the autoscalers with our label from `store`."""
         self._cluster = cluster
         self._store = store
-        self._unreadable: set[ObjectKey] = set()
+        self._unbounded: set[ObjectKey] = set()
 
     async def limit_autoscalers(self, observed: AllocationObserved, fence: Fence) -> None:
         """Limit the autoscalers of the pool's members without spec.scaling."""
@@ -38,18 +38,17 @@ class AutoscalerLimits:
             node.healthy_slices for node in observed.slices.nodes
         ):
             return
-        members = {
-            member.key: member
-            for member in observed.members
-            if not member.is_scaled and not member.has_several_pools
-        }
+        members = {member.key: member for member in observed.members if not member.is_scaled}
         views = [view for view in self._list_views() if view.inference in members]
         marked = {view.inference for view in views}
         for view in views:
             member = members[view.inference]
             if member.refusal or member.excluded_reason:
                 continue
-            self._warn_once(view)
+            problem = explain_unbounded(view, member)
+            self._warn_once(view, problem)
+            if problem:
+                continue
             patch = make_bound_patch(view, compute_max_replicas(observed, member, marked))
             if patch is None:
                 continue
@@ -70,17 +69,13 @@ class AutoscalerLimits:
                     after=patch["spec"]["maxReplicas"],
                 )
 
-    def _warn_once(self, view: AutoscalerView) -> None:
-        """Log once for each autoscaler whose label is no number."""
-        if view.author_max is not None:
-            self._unreadable.discard(view.key)
-        elif view.key not in self._unreadable:
-            self._unreadable.add(view.key)
-            log.warning(
-                "autoscaler_not_bounded",
-                autoscaler=str(view.key),
-                error=f"the label {MAX_REPLICAS_LABEL} must be a whole number above 0: set it to the maximum that you want",
-            )
+    def _warn_once(self, view: AutoscalerView, problem: str) -> None:
+        """Log once for each autoscaler why it has no bound."""
+        if not problem:
+            self._unbounded.discard(view.key)
+        elif view.key not in self._unbounded:
+            self._unbounded.add(view.key)
+            log.warning("autoscaler_not_bounded", autoscaler=str(view.key), error=problem)
 
     def _list_views(self) -> list[AutoscalerView]:
         views = (parse_autoscaler(body) for body in self._store)

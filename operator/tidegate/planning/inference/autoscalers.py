@@ -52,6 +52,18 @@ def parse_autoscaler(body: Mapping[str, Any]) -> AutoscalerView | None:
     )
 
 
+def explain_unbounded(view: AutoscalerView, member: PoolMember) -> str:
+    """Return why an autoscaler with our label has no bound; empty if it has one."""
+    if view.author_max is None:
+        return f"the label {MAX_REPLICAS_LABEL} must be a whole number above 0: set it to the maximum that you want"
+    if member.has_several_pools:
+        return (
+            f"Inference {view.inference} runs in several pools, and none of them bounds it alone: remove the label "
+            f"{MAX_REPLICAS_LABEL}, and set maxReplicas"
+        )
+    return ""
+
+
 def compute_max_replicas(
     observed: AllocationObserved, member: PoolMember, bounded_keys: Container[ObjectKey] = ()
 ) -> int:
