@@ -1,0 +1,280 @@
+"""Shared spares: which models are loaded on which spare, so that no node's loss sends more to a spare than it serves.
+
+A shared spare has as many slices as a replica of its largest model, and several models loaded. With k of its n replicas on a lost node,
+an Inference sends k/n of its requests to its spare; they take that share of n busy replicas. A spare serves as much as one replica:
+
+    for each spare s and each node j that is not its own:  sum over the models m of s of  u_m k_mj  <=  1,
+
+where u_m is the utilization of a replica. A spare has no model with replicas on its own node, because both would be lost at once.
+This is bin packing with one dimension for each node; models are placed by first fit, the largest first, and stay where they are as
+long as they fit there, because a change costs a load.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from math import ceil, inf
+from typing import Final
+
+from tidegate.allocation.curves import CapacityCurve
+from tidegate.allocation.errors import InvalidInputError, check_amount, check_count
+
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class SpareRules:
+    """Limits of shared spares in a pool: their slices, the models of one of them, and the bytes of models for each slice."""
+
+    slices: int
+    max_models: int = 8
+    slice_bytes: float = inf
+
+    def __post_init__(self) -> None:
+        check_count("sharedSpares.slices", self.slices)
+        check_count("sharedSpares.maxModels", self.max_models, minimum=1)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShares:
+    """A real-time Inference that cannot serve its demand without some node.
+
+    `busy_by_node` has, for each node with replicas, how many busy replicas' work is lost with it: at most its replicas there.
+    `model_bytes` is what its model takes in memory.
+    """
+
+    key: str
+    slices: int
+    busy_by_node: Mapping[str, float]
+    model_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        path = f"inference {self.key}"
+        check_count(f"{path}: slices", self.slices, minimum=1)
+        check_amount(f"{path}: model bytes", self.model_bytes)
+        for node, busy in self.busy_by_node.items():
+            check_amount(f"{path}: replicas on node {node}", busy)
+
+    @property
+    def largest_share(self) -> float:
+        """Return the most busy replicas that the loss of a node takes."""
+        return max(self.busy_by_node.values(), default=0.0)
+
+    @property
+    def spares_needed(self) -> int:
+        """Return on how many spares the model must be loaded: one serves as much as one replica."""
+        return ceil(self.largest_share - _ROUNDING)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSpare:
+    """A spare on a node, and the models that are to be loaded there, sorted; `loaded` are those that serve already."""
+
+    number: int
+    node: str
+    slices: int
+    models: tuple[str, ...] = ()
+    loaded: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SparePlan:
+    """Spares with their models, in the order in which they came; `uncovered` are the Inferences that fit on none, sorted."""
+
+    spares: tuple[SharedSpare, ...]
+    uncovered: tuple[str, ...] = ()
+
+    @property
+    def slice_count(self) -> int:
+        """Return the slices of all spares."""
+        return sum(spare.slices for spare in self.spares)
+
+
+def measure_node_shares(
+    curve: CapacityCurve, rate: float, replicas_by_node: Mapping[str, int], key: str, slices: int
+) -> NodeShares:
+    """Return what the loss of each node takes from an Inference with a demand of `rate` requests per second.
+
+    A node without which the other replicas still serve the demand takes nothing.
+    """
+    replicas = sum(replicas_by_node.values())
+    capacity = curve.rate_at(replicas)
+    utilization = min(rate / capacity, 1.0) if capacity > 0 else 1.0
+    return NodeShares(
+        key,
+        slices,
+        {
+            node: utilization * count
+            for node, count in replicas_by_node.items()
+            if count and curve.rate_at(replicas - count) < min(rate, capacity)
+        },
+    )
+
+
+def plan_shared_spares(
+    inferences: Iterable[NodeShares], nodes: Sequence[str], rules: SpareRules, current: Sequence[SharedSpare]
+) -> SparePlan:
+    """Return the spares that serve what the loss of any node takes from these Inferences, with as few changes as possible.
+
+    New spares go to the nodes with the fewest spares; of these, to those with the least to lose. Raises InvalidInputError for two Inferences with one name.
+    """
+    by_key: dict[str, NodeShares] = {}
+    for inference in inferences:
+        if inference.key in by_key:
+            raise InvalidInputError(f"inference {inference.key}", "is given twice")
+        by_key[inference.key] = inference
+    needy = {key: inference for key, inference in by_key.items() if inference.spares_needed}
+    packing = _Packing(nodes, rules, needy.values())
+    for spare in current:
+        packing.restore_spare(spare, needy)
+    ranked = sorted(needy.values(), key=lambda rival: (-rival.slices, -rival.largest_share, rival.key))
+    uncovered = [inference.key for inference in ranked if not packing.cover_model(inference)]
+    for spare in current:
+        packing.delay_removals(spare, needy)
+    return SparePlan(packing.list_spares(), tuple(sorted(uncovered)))
+
+
+class _OpenSpare:
+    """A spare that is filled."""
+
+    def __init__(self, number: int, node: str, slices: int) -> None:
+        self.number, self.node, self.slices = number, node, slices
+        self.models: dict[str, NodeShares] = {}
+        self.busy: defaultdict[str, float] = defaultdict(float)
+        self.model_bytes = 0.0
+
+    def has_room(self, inference: NodeShares, rules: SpareRules) -> bool:
+        """Return whether this one can be loaded as well."""
+        return (
+            inference.slices <= self.slices
+            and len(self.models) < rules.max_models
+            and inference.key not in self.models
+            and self.model_bytes + inference.model_bytes <= rules.slice_bytes * self.slices
+        )
+
+    def can_serve(self, inference: NodeShares, rules: SpareRules) -> bool:
+        """Return whether it serves this one as well, whichever node is lost."""
+        parts = inference.spares_needed
+        return (
+            self.has_room(inference, rules)
+            and not inference.busy_by_node.get(self.node)
+            and all(
+                self.busy[node] + busy / parts <= 1 + _ROUNDING
+                for node, busy in inference.busy_by_node.items()
+            )
+        )
+
+    def add_model(self, inference: NodeShares) -> None:
+        """Load a model."""
+        self.models[inference.key] = inference
+        self.model_bytes += inference.model_bytes
+        for node, busy in inference.busy_by_node.items():
+            self.busy[node] += busy / inference.spares_needed
+
+    def remove_model(self, inference: NodeShares) -> None:
+        """Unload a model."""
+        del self.models[inference.key]
+        self.model_bytes -= inference.model_bytes
+        for node, busy in inference.busy_by_node.items():
+            self.busy[node] -= busy / inference.spares_needed
+
+    def load_with(self, inference: NodeShares) -> float:
+        """Return the busy replicas of the fullest of this one's nodes, if it is added."""
+        return max(self.busy[node] + busy for node, busy in inference.busy_by_node.items())
+
+
+class _Packing:
+    """Spares that are filled one model after the other."""
+
+    def __init__(self, nodes: Sequence[str], rules: SpareRules, inferences: Iterable[NodeShares]) -> None:
+        self._nodes, self._rules = nodes, rules
+        self._spares: list[_OpenSpare] = []
+        self._loaded: defaultdict[str, set[int]] = defaultdict(set)
+        self._busy: defaultdict[str, float] = defaultdict(float)
+        for inference in inferences:
+            for node, busy in inference.busy_by_node.items():
+                self._busy[node] += busy
+
+    def restore_spare(self, spare: SharedSpare, by_key: Mapping[str, NodeShares]) -> None:
+        """Take over a spare with those of its models that still fit; one whose node is gone has gone with it."""
+        if spare.node not in self._nodes or self._count_slices() + spare.slices > self._rules.slices:
+            return
+        for key in spare.loaded:
+            self._loaded[key].add(spare.number)
+        restored = _OpenSpare(spare.number, spare.node, spare.slices)
+        self._spares.append(restored)
+        for key in spare.models:
+            inference = by_key.get(key)
+            if inference is None or self._count_places(key) >= inference.spares_needed:
+                continue
+            if restored.can_serve(inference, self._rules):
+                restored.add_model(inference)
+
+    def cover_model(self, inference: NodeShares) -> bool:
+        """Load a model on as many spares as it needs; return False, and load it on none, if they are too few."""
+        placed: list[_OpenSpare] = [spare for spare in self._spares if inference.key in spare.models]
+        while len(placed) < inference.spares_needed:
+            spare = self._choose_spare(inference) or self._open_spare(inference)
+            if spare is None:
+                for other in placed:
+                    other.remove_model(inference)
+                return False
+            spare.add_model(inference)
+            placed.append(spare)
+        return True
+
+    def delay_removals(self, spare: SharedSpare, by_key: Mapping[str, NodeShares]) -> None:
+        """Leave models loaded on a spare, as far as it has room, until the spares that they move to have loaded them.
+
+        With a replica on the spare's own node, which may load just now, a model moves while the spare serves for it.
+        """
+        remaining = next((other for other in self._spares if other.number == spare.number), None)
+        if remaining is None:
+            return
+        for key in sorted(spare.loaded & by_key.keys()):
+            inference = by_key[key]
+            loaded = self._loaded[key] & {other.number for other in self._spares if key in other.models}
+            if len(loaded) < inference.spares_needed and remaining.has_room(inference, self._rules):
+                remaining.models[key] = inference
+                remaining.model_bytes += inference.model_bytes
+
+    def list_spares(self) -> tuple[SharedSpare, ...]:
+        """Return those that have models."""
+        return tuple(
+            SharedSpare(spare.number, spare.node, spare.slices, tuple(sorted(spare.models)))
+            for spare in self._spares
+            if spare.models
+        )
+
+    def _choose_spare(self, inference: NodeShares) -> _OpenSpare | None:
+        """Return the spare that it fills best."""
+        fitting = [spare for spare in self._spares if spare.can_serve(inference, self._rules)]
+        return max(fitting, key=lambda spare: (spare.load_with(inference), len(spare.models)), default=None)
+
+    def _open_spare(self, inference: NodeShares) -> _OpenSpare | None:
+        if self._count_slices() + inference.slices > self._rules.slices:
+            return None
+        taken: defaultdict[str, int] = defaultdict(int)
+        for spare in self._spares:
+            taken[spare.node] += 1
+        free = [node for node in self._nodes if not inference.busy_by_node.get(node)]
+        if not free:
+            return None
+        # Where the fewest replicas are, the spare can serve for the most models.
+        node = min(free, key=lambda place: (taken[place], self._busy[place]))
+        numbers = {spare.number for spare in self._spares}
+        number = next(number for number in count() if number not in numbers)
+        opened = _OpenSpare(number, node, inference.slices)
+        if not opened.can_serve(inference, self._rules):
+            return None
+        self._spares.append(opened)
+        return opened
+
+    def _count_slices(self) -> int:
+        return sum(spare.slices for spare in self._spares)
+
+    def _count_places(self, key: str) -> int:
+        return sum(key in spare.models for spare in self._spares)
