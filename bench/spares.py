@@ -1,4 +1,4 @@
-"""P12: what a node to spare costs, and what its loss costs: strict reserves, priced ones and none, with nodes killed at random.
+"""P12: what a node to spare costs, and what its loss costs: strict, priced, shared and no reserves, with nodes killed at random.
 
     python bench/spares.py [--series nyc_taxi,...] [--folder DIR] [--hours 24] [--models 60] [--rate 75] [--room 1.3] [--output FILE]
 
@@ -6,10 +6,13 @@ The day is that of bench/policies.py, with smaller models and a pool of `--room`
 peaks; offline work uses the rest. Nodes of eight slices are lost at random times, each once in `--every` hours on average, for an
 hour, and controllers notice it 50 to 60 s later. The policy is the allocator with forecasts, in arms with the same losses: `strict`
 holds what every real-time Inference takes to lose a node, `none` nothing, and each `priced` what the loss is worth if it is expected
-once in so many hours. `calm` is `none` without losses: what it misses is due to demand.
+once in so many hours. In `shared`, spares have up to `--max-models` models loaded, and get the share of the decided replicas that do
+not serve; in `shared-overflow` also what the others have no capacity for. `calm` is `none` without losses, and `shared-calm` is
+`shared` without them: what these miss is due to demand.
 
 Prints one JSON document, and a table to stderr. `spare_share` is the real-time slice-hours beyond those of `none`, over them. Exits 1
-unless on each series some `priced` misses no more minutes than `strict`, with at most 12 % of the real-time slices to spare.
+unless on each series some `priced` or `shared` misses no more minutes than `strict`, with at most 12 % of the real-time slices to
+spare.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from typing import Any
 from policies import INTERVAL_S, Series, make_parser, make_scenario, read_series
 
 from tidegate.allocation.errors import MAX_AMOUNT
+from tidegate.allocation.shared_spares import SpareRules
 from tidegate.allocation.snapshot import NodeLossInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
@@ -36,6 +40,9 @@ from tidegate.simulation.policies import FORECAST, make_policy
 from tidegate.simulation.scenario import NodeOutage, Scenario
 
 STRICT, PRICED, NONE, CALM = "strict", "priced", "none", "calm"
+SHARED, SHARED_OVERFLOW, SHARED_CALM = "shared", "shared-overflow", "shared-calm"
+MAX_SPARE_SHARE = 0.3
+"""Of the pool's slices, for shared spares."""
 SLICES_PER_NODE = 8
 OUTAGE_S = 3600.0
 NOTICE_S = (50.0, 60.0)
@@ -102,6 +109,10 @@ def measure_series(series: Series, options: argparse.Namespace) -> Mapping[str, 
     prices = choose_prices(options.expected)
     days = {arm: replace(day, pool=replace(day.pool, node_loss=price)) for arm, price in prices.items()}
     days[CALM] = replace(days[NONE], outages=())
+    rules = SpareRules(round(MAX_SPARE_SHARE * day.pool.slices), options.max_models)
+    days[SHARED] = replace(days[NONE], spare_rules=rules)
+    days[SHARED_OVERFLOW] = replace(days[SHARED], spares_take_overflow=True)
+    days[SHARED_CALM] = replace(days[SHARED], outages=())
     outcomes: dict[str, SimulationOutcome] = {}
     arms: dict[str, Any] = {}
     for arm, scenario in days.items():
@@ -113,11 +124,11 @@ def measure_series(series: Series, options: argparse.Namespace) -> Mapping[str, 
 
 
 def is_met(arms: Mapping[str, Any]) -> bool:
-    """Return whether an arm with a price misses no more than the strict one, with few slices to spare."""
+    """Return whether an arm with a price or shared spares misses no more than the strict one, with few slices to spare."""
     return any(
         figures["missed_minutes"] <= arms[STRICT]["missed_minutes"] and figures["spare_share"] <= MOST_SPARE
         for arm, figures in arms.items()
-        if arm.startswith(PRICED)
+        if arm.startswith(PRICED) or arm in (SHARED, SHARED_OVERFLOW)
     )
 
 
@@ -130,6 +141,7 @@ def main() -> int:
     parser.add_argument(
         "--expected", default="720,144,72", help="the same, that prices expect, separated by commas"
     )
+    parser.add_argument("--max-models", type=int, default=8, help="of a shared spare")
     parser.add_argument("--seed", type=int, default=1, help="of the losses")
     options = parser.parse_args()
     document = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import ceil
@@ -11,11 +11,19 @@ from typing import Final
 from tidegate.allocation.assembly import SolveLimits
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.errors import MAX_AMOUNT
+from tidegate.allocation.shared_spares import (
+    SharedSpare,
+    SparePlan,
+    SpareRules,
+    measure_node_shares,
+    plan_shared_spares,
+)
 from tidegate.allocation.snapshot import (
     AllocationSnapshot,
     DemandInput,
     ModelInput,
     PlacementInput,
+    PoolInput,
     ReplicaBounds,
 )
 from tidegate.api.inference import Tier
@@ -56,6 +64,7 @@ class AllocatorPolicy:
         self._solve = solve
         self._options = options
         self._price = 0.0
+        self._planned: Mapping[str, float] = {}
         self._recent: dict[str, list[float]] = {model.key: [] for model in scenario.models}
         quantile = options.forecast_quantile
         self._forecasts = None if quantile is None else _read_history(scenario, quantile)
@@ -74,12 +83,16 @@ class AllocatorPolicy:
             if self._forecasts is not None and view.step:
                 self._forecasts.add_rate(key, view.now_s - self._scenario.interval_s, rate)
         rates = view.demand_rates
+        self._planned = {
+            model.key: self._estimate_rate(model, rates[model.key], view.now_s)
+            for model in self._scenario.models
+        }
         demands = self._plan_events(view.now_s, view.rates)
         models = tuple(
             self._make_model(
                 model,
                 view,
-                self._estimate_rate(model, rates[model.key], view.now_s),
+                self._planned[model.key],
                 demands.get(model.key),
             )
             for model in self._scenario.models
@@ -92,6 +105,22 @@ class AllocatorPolicy:
         self._price = min(assignment.get_price(pool.name), MAX_AMOUNT)
         replicas = {assigned.inference: assigned.replicas for assigned in assignment.replicas}
         return {model.key: replicas[model.key] for tier in Tier for model in self._scenario.select_tier(tier)}
+
+    def plan_spares(
+        self, spread: Mapping[str, Mapping[str, int]], nodes: Sequence[str], current: Sequence[SharedSpare]
+    ) -> SparePlan:
+        """Return the spares for its replicas, as they are spread over the nodes."""
+        shares = [
+            measure_node_shares(
+                self._scenario.by_key[key].capacity_curve,
+                self._planned[key],
+                counts,
+                key,
+                self._scenario.by_key[key].slices,
+            )
+            for key, counts in spread.items()
+        ]
+        return plan_shared_spares(shares, nodes, self._scenario.spare_rules or SpareRules(0), current)
 
     def _plan_events(self, now_s: float, rates: Mapping[str, float]) -> Mapping[str, EventDemand]:
         """Take the rates of the interval before, and return what events bring."""
@@ -151,8 +180,13 @@ class AllocatorPolicy:
             load,
             bounds,
             model.value,
-            keeps_node_spare=model.keeps_node_spare,
+            keeps_node_spare=model.keeps_node_spare or self._is_on_all_nodes(model, view.pool, rate),
         )
+
+    def _is_on_all_nodes(self, model: SimulatedModel, pool: PoolInput, rate: float) -> bool:
+        """Return whether no node is without its replicas, so that no spare can serve for all nodes."""
+        has_spares = self._scenario.spare_rules is not None and model.tier is Tier.REALTIME
+        return has_spares and model.count_needed(rate) >= pool.nodes
 
     def _estimate_rate(self, model: SimulatedModel, rate: float, now_s: float) -> float:
         """Return the rate to plan for: of real-time requests the highest of late, or that which is expected."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from tidegate.allocation.errors import InvalidInputError
+from tidegate.allocation.shared_spares import SharedSpare, SparePlan
 from tidegate.allocation.snapshot import PoolInput, ReplicaCounts
 from tidegate.api.inference import Tier
 from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS
@@ -50,6 +52,17 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class SparePolicy(Policy, Protocol):
+    """A policy that plans shared spares as well."""
+
+    def plan_spares(
+        self, spread: Mapping[str, Mapping[str, int]], nodes: Sequence[str], current: Sequence[SharedSpare]
+    ) -> SparePlan:
+        """Return the spares for the replicas that it chose; `spread` has their number by model and node."""
+        ...
+
+
 def run_policy(
     scenario: Scenario, policy: Policy, report_step: Callable[[int], None] = lambda _: None
 ) -> SimulationOutcome:
@@ -81,6 +94,8 @@ class _PolicyRun:
         self._policy = policy
         self._report_step = report_step
         self._fleet = SimulatedFleet(scenario, {})
+        rules = scenario.spare_rules
+        self._spare_slices = scenario.pool.spares if rules is None else min(rules.slices, scenario.pool.nodes)
         self._backlog = {model.key: 0.0 for model in scenario.models if model.tier is Tier.NEARLINE}
         self._outcome = SimulationOutcome(policy.name)
 
@@ -98,6 +113,7 @@ class _PolicyRun:
             # The day begins with what the policy wants, loaded.
             self._start_loaded(targets)
             fleet = self._fleet
+        decided = targets
         losses = [
             outage for outage in scenario.outages if start_s <= outage.start_s < start_s + scenario.interval_s
         ]
@@ -113,12 +129,16 @@ class _PolicyRun:
                 # Controllers notice the loss at the next decision; until then nothing replaces these replicas.
                 targets = {key: max(target - lost.get(key, 0), 0) for key, target in targets.items()}
             # What did not fit starts as soon as replicas that drain are gone.
-            next_s = fleet.find_next_end(targets, end_s)
-            if losses and losses[0].start_s < (end_s if next_s is None else next_s):
-                next_s = losses[0].start_s
+            changes = [end_s, fleet.find_next_end(targets, end_s), losses[0].start_s if losses else end_s]
+            if scenario.spare_rules is not None:
+                if now_s == start_s:
+                    self._plan_spares(now_s, loaded=step == 0)
+                changes.append(fleet.find_next_change(now_s))
+            until_s = min(change_s for change_s in changes if change_s is not None)
+            spare_rates = self._serve_on_spares(decided, step, now_s, until_s, interval)
             for model in scenario.models:
-                self._serve_model(model, step, now_s, end_s if next_s is None else next_s, interval)
-            now_s = next_s
+                self._serve_model(model, step, now_s, until_s, interval, spare_rates.get(model.key, 0.0))
+            now_s = until_s if until_s < end_s else None
         self._outcome.intervals.append(interval)
         self._outcome.missed_minutes += interval.missed_minutes
         self._outcome.moved_slices += interval.moved_slices
@@ -132,7 +152,7 @@ class _PolicyRun:
         return PolicyView(
             step,
             now_s,
-            self._fleet.remaining_pool,
+            replace(self._fleet.remaining_pool, spares=self._spare_slices),
             {key: self._rate_before(key, step) for key in sets},
             {key: replicas.phase_counts for key, replicas in sets.items()},
             {key: now_s - replicas.raised_s for key, replicas in sets.items()},
@@ -155,14 +175,55 @@ class _PolicyRun:
             free -= initial[key] * slices
         self._fleet = SimulatedFleet(self._scenario, initial)
 
+    def _plan_spares(self, now_s: float, *, loaded: bool) -> None:
+        """Plan the spares for the replicas as they are spread now."""
+        fleet, policy = self._fleet, self._policy
+        if not isinstance(policy, SparePolicy):
+            raise InvalidInputError(
+                f"policy {policy.name}", "plans no shared spares; use one of the allocator's"
+            )
+        realtime = self._scenario.select_tier(Tier.REALTIME)
+        spread = {model.key: fleet.spread_replicas(model.key) for model in realtime}
+        plan = policy.plan_spares(spread, fleet.remaining_nodes, fleet.spares.list_spares(now_s))
+        self._spare_slices = plan.slice_count
+        fleet.spares.follow_plan(plan, now_s, fleet.free_slices, loaded=loaded)
+
+    def _serve_on_spares(
+        self, decided: Mapping[str, int], step: int, start_s: float, end_s: float, interval: IntervalOutcome
+    ) -> Mapping[str, float]:
+        """Return the requests per second that spares serve of each model.
+
+        They get the share of the decided replicas that do not serve, as from Envoy; with `spares_take_overflow`, what the
+        replicas that serve have no capacity for.
+        """
+        scenario, spares = self._scenario, self._fleet.spares
+        slice_s = spares.slice_count * (end_s - start_s)
+        interval.slices[Tier.REALTIME] += slice_s / scenario.interval_s
+        self._outcome.slice_s[Tier.REALTIME] += slice_s
+        rates: dict[str, float] = {}
+        for model in scenario.select_tier(Tier.REALTIME) if spares.slice_count else ():
+            ready, target = self._fleet.sets[model.key].ready, decided[model.key]
+            demand = scenario.demand[model.key][step]
+            if scenario.spares_take_overflow:
+                rates[model.key] = max(demand - model.capacity_curve.rate_at(ready), 0.0)
+            elif ready < target:
+                rates[model.key] = demand * (1 - ready / target)
+        return spares.serve_rates(rates, start_s)
+
     def _serve_model(
-        self, model: SimulatedModel, step: int, start_s: float, end_s: float, interval: IntervalOutcome
+        self,
+        model: SimulatedModel,
+        step: int,
+        start_s: float,
+        end_s: float,
+        interval: IntervalOutcome,
+        spare_rate: float,
     ) -> None:
         scenario, replicas = self._scenario, self._fleet.sets[model.key]
         demand = scenario.demand[model.key][step]
         served = missed_s = 0.0
         for seconds, ready in replicas.iter_phases(start_s, end_s):
-            capacity = model.capacity_curve.rate_at(ready) * seconds
+            capacity = (model.capacity_curve.rate_at(ready) + spare_rate) * seconds
             offered = demand * seconds + self._backlog.get(model.key, 0.0)
             answered = min(offered, capacity)
             served += answered

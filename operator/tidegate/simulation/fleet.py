@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 from tidegate.allocation.snapshot import PoolInput, ReplicaCounts
 from tidegate.simulation.scenario import Scenario, SimulatedModel
+from tidegate.simulation.spare_slots import SpareSlots
 
 
 class ReplicaSet:
@@ -81,6 +82,10 @@ class ReplicaSet:
             phase[:] = [(end_s, count) for end_s, count in phase if count]
         return lost
 
+    def count_on(self, position: int, nodes: int) -> int:
+        """Return how many replicas serve or load on one of the `nodes` that they are spread over evenly."""
+        return self._take_share(self.active_replicas, 0, position, nodes)
+
     def _take_share(self, count: int, first: int, position: int, nodes: int) -> int:
         """Return how many of `count` replicas are on a node; the number `first` is on the model's first node plus `first`."""
         offset = (position - self.first_node - first) % nodes
@@ -106,6 +111,7 @@ class SimulatedFleet:
         self._scenario = scenario
         self._lost: list[int] = []  # sorted
         self._slices = scenario.pool.slices
+        self.spares = SpareSlots(scenario.by_key)
         self.sets: dict[str, ReplicaSet] = {}
         first_node = 0
         for model in scenario.models:
@@ -117,7 +123,19 @@ class SimulatedFleet:
     @property
     def free_slices(self) -> int:
         """Return the slices that nothing has."""
-        return self._slices - sum(replicas.occupied_slices for replicas in self.sets.values())
+        replicas = sum(replicas.occupied_slices for replicas in self.sets.values())
+        return self._slices - replicas - self.spares.slice_count
+
+    @property
+    def remaining_nodes(self) -> Sequence[str]:
+        """Return the names of the nodes that are not lost."""
+        return [str(node) for node in range(self._scenario.pool.nodes) if node not in self._lost]
+
+    def spread_replicas(self, key: str) -> Mapping[str, int]:
+        """Return how many replicas of a model serve or load on each node that has some."""
+        nodes, replicas = self.remaining_nodes, self.sets[key]
+        counts = {node: replicas.count_on(position, len(nodes)) for position, node in enumerate(nodes)}
+        return {node: count for node, count in counts.items() if count}
 
     @property
     def remaining_pool(self) -> PoolInput:
@@ -132,6 +150,7 @@ class SimulatedFleet:
         position, remaining = node - before, self._scenario.pool.nodes - len(self._lost)
         insort(self._lost, node)
         self._slices = self.remaining_pool.slices
+        self.spares.lose_node(str(node))
         return {key: replicas.lose_node(position, remaining) for key, replicas in self.sets.items()}
 
     def restore_node(self, node: int) -> None:
@@ -171,3 +190,8 @@ class SimulatedFleet:
         ends = [end_s for replicas in self.sets.values() for end_s, _ in replicas.draining]
         next_s = min(ends, default=inf)
         return next_s if next_s < before_s else None
+
+    def find_next_change(self, after_s: float) -> float:
+        """Return when the next replica, or a model of a spare, has been loaded; infinite if none loads."""
+        ends = [end_s for replicas in self.sets.values() for end_s, _ in replicas.loading]
+        return min([*ends, self.spares.find_next_ready(after_s)], default=inf)

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from tidegate.allocation.curves import CapacityCurve, linear_curve
 from tidegate.allocation.errors import InvalidInputError, check_amount, check_count
+from tidegate.allocation.shared_spares import SpareRules
 from tidegate.allocation.snapshot import DEFAULT_DRAIN_S, DEFAULT_LOAD_S, PoolInput
 from tidegate.api.inference import Tier
 from tidegate.planning.allocator.event_calendar import EventCalendar
@@ -89,7 +90,8 @@ class Scenario:
     `demand` has the rate of each model in each interval of `interval_s` seconds, in requests per second (offline: slices that
     the remaining work can use). `history` has rates of the intervals before, which policies may look at. The demand begins at
     `begin`, and `calendar` has the events that the allocator plans for. `outages` are the nodes that are lost, in the order of
-    their start.
+    their start. With `spare_rules`, real-time Inferences share spares, which get the share of the decided
+    replicas that do not serve; with `spares_take_overflow`, all that the replicas that serve have no capacity for.
     """
 
     pool: PoolInput
@@ -101,6 +103,8 @@ class Scenario:
     begin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     calendar: EventCalendar = field(default_factory=EventCalendar)
     outages: Sequence[NodeOutage] = ()
+    spare_rules: SpareRules | None = None
+    spares_take_overflow: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(sorted(self.models, key=lambda model: model.key)))
