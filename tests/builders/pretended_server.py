@@ -50,7 +50,7 @@ class PretendedServer:
             backends={name: config["backend"] for name, config in self.configs.items()},
         )
 
-    async def load(
+    async def load_version(
         self, model: str, version: int, config: ModelConfig, *, timeout_s: float
     ) -> VersionRefusal | None:
         del timeout_s
@@ -73,7 +73,7 @@ class PretendedServer:
             self.changed(max(versions))
         return None
 
-    async def unload(self, model: str) -> None:
+    async def unload_model(self, model: str) -> None:
         self.configs.pop(model, None)
 
     async def close(self) -> None:

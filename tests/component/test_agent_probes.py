@@ -23,6 +23,10 @@ class Pod:
     is_resting: bool = False
     broken_models: frozenset[str] = frozenset()
 
+    @property
+    def served_models(self) -> tuple[str, ...]:
+        return () if self.served_model is None else (self.served_model,)
+
     async def is_ready(self, model: str) -> bool | None:
         assert model == self.served_model
         return self.answer
@@ -35,7 +39,7 @@ def pod() -> Pod:
 
 @pytest_asyncio.fixture
 async def client(pod: Pod) -> AsyncIterator[TestClient]:
-    app = probes_app(pod, pod, pod, pod, AgentMetrics())  # type: ignore[arg-type]
+    app = probes_app(pod, pod, pod, pod, AgentMetrics().render_text)  # type: ignore[arg-type]
     async with TestClient(TestServer(app, host="127.0.0.1")) as client:
         yield client
 

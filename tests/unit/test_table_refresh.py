@@ -76,7 +76,7 @@ class EngineServer(PretendedServer):
     ends = False
     during_load: Callable[[], Awaitable[None]] | None = None
 
-    async def load(
+    async def load_version(
         self, model: str, version: int, config: ModelConfig, *, timeout_s: float
     ) -> VersionRefusal | None:
         if self.ends:
@@ -91,7 +91,7 @@ class EngineServer(PretendedServer):
             return VersionRefusal(FailureReason.LOAD_FAILED, str(error))
         if self.during_load is not None:
             await self.during_load()
-        refusal = await super().load(model, version, config, timeout_s=timeout_s)
+        refusal = await super().load_version(model, version, config, timeout_s=timeout_s)
         self.engine = engine if refusal is None else self.engine
         return refusal
 

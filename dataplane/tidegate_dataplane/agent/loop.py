@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,13 +64,13 @@ class ModelServer(Protocol):
         """Return what is ready."""
         ...
 
-    async def load(
+    async def load_version(
         self, model: str, version: int, config: ModelConfig, *, timeout_s: float
     ) -> VersionRefusal | None:
         """Load what the configuration lists; return why the version is not ready afterwards, None if it is."""
         ...
 
-    async def unload(self, model: str) -> None:
+    async def unload_model(self, model: str) -> None:
         """Unload every version of a model."""
         ...
 
@@ -214,6 +214,16 @@ class Agent:
     def served_model(self) -> str | None:
         """Return the model that answers in this pod; None before one does."""
         return served_model(self._desired, self._observed, self._memory)
+
+    @property
+    def served_models(self) -> Collection[str]:
+        """Return the models that answer in this pod: at most one."""
+        return () if self.served_model is None else (self.served_model,)
+
+    def detach_runners(self) -> None:
+        """Detach from what outlives the agent."""
+        if self._runners is not None:
+            self._runners.unsubscribe(self._changed.set)
 
     def _follow_order(self, order: DesiredState) -> None:
         """Apply the parts of the order that need no step of the loop."""
@@ -372,7 +382,7 @@ class Agent:
     async def _load_versions(self, action: LoadVersions) -> VersionRefusal | None:
         """Let the server load versions; return why the order's version does not serve, None if it does."""
         order = action.order
-        refusal = await self._server.load(
+        refusal = await self._server.load_version(
             order.model, order.version, action.config, timeout_s=self._settings.load_timeout_s
         )
         if refusal is None:
@@ -486,7 +496,7 @@ class Agent:
     async def _clean_up_models(self, action: CleanUp) -> None:
         for model in action.unload:
             with contextlib.suppress(ServerGoneError):
-                await self._server.unload(model)
+                await self._server.unload_model(model)
         for model, version in action.remove:
             await asyncio.to_thread(self._repository.remove_version, model, version)
         log.info("tidied", unloaded=action.unload, removed=action.remove)

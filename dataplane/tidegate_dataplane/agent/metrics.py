@@ -1,8 +1,9 @@
 """Prometheus metrics of the agent."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.registry import Collector
 
 from tidegate_dataplane.agent.nearline.failure_policy import DeadReason
 from tidegate_dataplane.contract import (
@@ -105,3 +106,32 @@ class AgentMetrics:
     def render_text(self) -> bytes:
         """Return the metrics in the exposition format."""
         return generate_latest(self.registry)
+
+
+class _LabelledMetrics(Collector):
+    """The metrics of several Inferences, with the Inference as a label, and those of ended runners, which are the pod's."""
+
+    def __init__(self, by_inference: Mapping[str, AgentMetrics], pod: AgentMetrics) -> None:
+        self._by_inference = by_inference
+        self._pod = pod
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each family once."""
+        families = {metric.name: metric for metric in self._pod.runner_ends.collect()}
+        of_pod = frozenset(families)
+        for inference, metrics in sorted(self._by_inference.items()):
+            for metric in metrics.registry.collect():
+                if metric.name in of_pod:
+                    continue
+                labelled = Metric(metric.name, metric.documentation, metric.type)
+                family = families.setdefault(metric.name, labelled)
+                for sample in metric.samples:
+                    family.add_sample(sample.name, {**sample.labels, "inference": inference}, sample.value)
+        yield from families.values()
+
+
+def render_by_inference(by_inference: Mapping[str, AgentMetrics], pod: AgentMetrics) -> bytes:
+    """Return the metrics of several Inferences in one pod, in the exposition format."""
+    registry = CollectorRegistry()
+    registry.register(_LabelledMetrics(by_inference, pod))
+    return generate_latest(registry)

@@ -1,12 +1,13 @@
 """Plain HTTP port: probes for the kubelet and metrics for Prometheus; read-only, without secrets."""
 
+import asyncio
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from aiohttp import web
 
 from tidegate_dataplane.agent.drain import Drain
-from tidegate_dataplane.agent.loop import Agent
-from tidegate_dataplane.agent.metrics import CONTENT_TYPE, AgentMetrics
+from tidegate_dataplane.agent.metrics import CONTENT_TYPE
 from tidegate_dataplane.agent.runners import RunnerRegistry
 
 
@@ -18,10 +19,23 @@ class ReadinessCheck(Protocol):
         ...
 
 
+class ServingAgent(Protocol):
+    """Interface of the agents that the readiness probe needs."""
+
+    @property
+    def served_models(self) -> Collection[str]:
+        """Return the models that answer in this pod."""
+        ...
+
+
 def probes_app(
-    agent: Agent, server: ReadinessCheck, drain: Drain, runners: RunnerRegistry, metrics: AgentMetrics
+    agent: ServingAgent,
+    server: ReadinessCheck,
+    drain: Drain,
+    runners: RunnerRegistry,
+    render_metrics: Callable[[], bytes],
 ) -> web.Application:
-    """Return /startedz, /healthz, /readyz and /metrics."""
+    """Return /startedz, /healthz, /readyz and /metrics. A pod is ready as soon as one of its models answers."""
 
     last = False
 
@@ -32,16 +46,17 @@ def probes_app(
         nonlocal last
         if drain.active:
             return web.Response(text="draining\n", status=503)
-        model = agent.served_model
-        if runners.is_resting or model in runners.broken_models:
+        served = agent.served_models
+        intact = [model for model in served if model not in runners.broken_models]
+        if runners.is_resting or (served and not intact):
             return web.Response(text="the model's process ended\n", status=503)
-        answer = await server.is_ready(model) if model is not None else False
+        answers = await asyncio.gather(*(server.is_ready(model) for model in intact))
         # A pod that is short of CPU is slow, not broken; Triton's own liveness probe detects a hang.
-        last = last if answer is None else answer
+        last = any(answers) or (last and None in answers)
         return web.Response(text="ok\n") if last else web.Response(text="no model is ready\n", status=503)
 
     async def get_metrics(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.render_text(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=render_metrics(), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application()
     app.router.add_get("/startedz", get_health)

@@ -54,25 +54,29 @@ class InstalledVersion:
 class ModelRepository:
     """`<root>/<model>/<version>/…` for Triton, `<cache>/records/<model>/<version>.json` for the agent."""
 
-    def __init__(self, root: Path, cache: Path) -> None:
+    def __init__(self, root: Path, cache: Path, *, scope: str = "") -> None:
+        """`scope` separates what is unfinished from that of other repositories with the same root."""
         self._root = root
+        self._incoming = root / INCOMING / scope
+        self._parts = root / PARTS / scope
+        self._cache = cache
         self._records = cache / "records"
         self._compiled = cache / COMPILE_DIR
 
     @property
     def partial_dir(self) -> Path:
         """Return the folder of unfinished downloads, which a restarted agent resumes; on the repository's file system."""
-        return self._root / PARTS
+        return self._parts
 
     def prepare_folders(self) -> None:
         """Create the folders and remove what an earlier agent left unfinished, except downloads."""
-        shutil.rmtree(self._root / INCOMING, ignore_errors=True)
-        (self._root / INCOMING).mkdir(parents=True)
+        shutil.rmtree(self._incoming, ignore_errors=True)
+        self._incoming.mkdir(parents=True)
         self._records.mkdir(parents=True, exist_ok=True)
 
     def make_staging(self) -> Path:
         """Return a new empty folder on the repository's own file system, so that a rename puts it in place."""
-        folder = Path(tempfile.mkdtemp(dir=self._root / INCOMING))
+        folder = Path(tempfile.mkdtemp(dir=self._incoming))
         folder.chmod(0o755)
         return folder
 
@@ -171,7 +175,15 @@ class ModelRepository:
 
     def list_models(self) -> tuple[str, ...]:
         """Return the names of the models on disk."""
+        if not self._records.is_dir():
+            return ()
         return tuple(sorted(path.name for path in self._records.iterdir() if path.is_dir()))
+
+    def remove_all(self) -> None:
+        """Remove all models, what is unfinished, and the cache."""
+        for folder in (*(self._root / model for model in self.list_models()), self._incoming, self._parts):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._cache, ignore_errors=True)
 
     def write_config(self, model: str, text: str) -> None:
         """Write config.pbtxt for people to read; the server gets the same content as an override."""

@@ -46,11 +46,20 @@ class RunnerRegistry:
         self._broken: set[str] = set()
         self._end: RunnerEnd | None = None
         self._end_s = 0.0
-        self._wake: Callable[[], None] = lambda: None
+        self._wakes: list[Callable[[], None]] = []
 
     def subscribe(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever a model breaks."""
-        self._wake = wake
+        self._wakes.append(wake)
+
+    def unsubscribe(self, wake: Callable[[], None]) -> None:
+        """Stop calling `wake`."""
+        self._wakes.remove(wake)
+
+    @property
+    def subscriber_count(self) -> int:
+        """Return how many callables are woken."""
+        return len(self._wakes)
 
     def start_listening(self) -> None:
         """Treat runners that are not connected as missing from now on."""
@@ -90,7 +99,8 @@ class RunnerRegistry:
         self._ends_s.append(self._clock())
         self._record_end(hello, for_memory=False)
         self._mark_broken(hello.model)
-        self._wake()
+        for wake in self._wakes:
+            wake()
 
     def find_join_limit(self, model: str, version: int) -> JoinLimit | None:
         """Return the strictest limit among the processes of a version; None if none of them checks joined answers."""

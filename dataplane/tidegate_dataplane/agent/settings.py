@@ -130,6 +130,12 @@ class AgentSettings(BaseModel):
         default=None, ge=1, description="threads of one ONNX execution; absent: the runner's default"
     )
 
+    shared_models: int | None = Field(
+        default=None,
+        ge=1,
+        description="limit of the Inferences that share the pod, each with one model; absent: the pod serves one Inference",
+    )
+
     poll_s: float = Field(
         default=1.0, gt=0, description="seconds between two observations of Triton while nothing changes"
     )

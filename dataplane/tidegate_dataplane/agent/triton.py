@@ -97,7 +97,7 @@ class Triton:
             memory=await self._read_memory(ready),
         )
 
-    async def load(
+    async def load_version(
         self, model: str, version: int, config: ModelConfig, *, timeout_s: float
     ) -> VersionRefusal | None:
         """Load what `config` lists; return why `version` is not ready afterwards, None when it is.
@@ -129,7 +129,7 @@ class Triton:
         reasons = (reason for pattern, reason in FAILURE_PATTERNS if pattern in message)
         return VersionRefusal(next(reasons, FailureReason.LOAD_FAILED), message)
 
-    async def unload(self, model: str) -> None:
+    async def unload_model(self, model: str) -> None:
         """Unload every version of a model; one that is not loaded is no error."""
         try:
             await self._client.unload_model(model, headers=self._headers, client_timeout=RPC_TIMEOUT_S)

@@ -102,6 +102,7 @@ from tidegate_dataplane.contract.serving import (
     VersionFailure,
     VersionMemory,
 )
+from tidegate_dataplane.contract.shared import SharedOrders, SharedReports, find_obstacle
 from tidegate_dataplane.contract.tables import TableProblem, TableReport
 from tidegate_dataplane.contract.tensors import TensorSpec
 from tidegate_dataplane.contract.uris import (
@@ -194,6 +195,8 @@ __all__ = [
     "SampleReport",
     "SaslMechanism",
     "SessionMeasure",
+    "SharedOrders",
+    "SharedReports",
     "StreamCount",
     "StreamFeatures",
     "StreamOrder",
@@ -211,6 +214,7 @@ __all__ = [
     "Window",
     "WindowRef",
     "describe_columns",
+    "find_obstacle",
     "find_scheme",
     "list_filters",
     "list_references",

@@ -1,0 +1,157 @@
+"""One real Triton serves models of several Inferences: versions change and models come and go, and no answer is lost or wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tritonclient.grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
+
+from builders.load import answered_by, load_on
+from builders.probe_model import publish, publish_for_one_row
+from builders.waiting import wait_until
+from fixtures.agent import Answer, ModelPod, serves_version
+from fixtures.triton import TritonFiles, a_triton
+from tidegate_dataplane.contract import AgentPhase, AgentReport, FailureReason, SharedOrders, SharedReports
+
+pytestmark = [pytest.mark.triton]
+
+LIMIT = 3
+
+
+class SharedPod:
+    """A pod with room for three Inferences; each is called like its model."""
+
+    def __init__(self, pod: ModelPod) -> None:
+        self.pod = pod
+        self.versions: dict[str, int] = {}
+        self.changes: dict[str, Mapping[str, object]] = {}
+
+    def put(self, epoch: int = 1, **versions: int) -> Answer:
+        """Order these versions of these models, and no other model."""
+        orders = []
+        for model, version in versions.items():
+            fields = {"owner": f"ads/{model}", "model": model, "uri": f"file://{self.pod.models / model}"}
+            orders.append(self.pod.order(version, **fields, **self.changes.get(model, {})))
+        # Not validated here, so that the agent is asked.
+        body = {"epoch": epoch, "orders": [json.loads(order.to_json()) for order in orders]}
+        return self.pod.call("PUT", "/v1/shared/desired", json.dumps(body))
+
+    def order(self, **versions: int) -> None:
+        """Publish these versions, order them, and wait until they and no other models serve."""
+        for model, version in versions.items():
+            publish(self.pod.models / model, version)
+        answer = self.put(**versions)
+        assert answer.status == 200, answer.body
+        self.wait_for(**versions)
+
+    def wait_for(self, **versions: int) -> Mapping[str, AgentReport]:
+        """Wait until these versions serve, and the pod reports no other models."""
+        last: dict[str, AgentReport] = {}
+
+        def is_met() -> bool:
+            last.clear()
+            last.update(self.read_reports().reports)
+            return last.keys() == {f"ads/{model}" for model in versions} and all(
+                serves_version(version)(last[f"ads/{model}"]) for model, version in versions.items()
+            )
+
+        try:
+            wait_until(is_met, what=f"{versions} serve", timeout_s=60)
+        except Exception as error:
+            raise AssertionError(f"{versions}: last reports {last}\n{self.pod.logs()}") from error
+        return last
+
+    def read_reports(self) -> SharedReports:
+        return SharedReports.model_validate_json(self.pod.call("GET", "/v1/shared/reports").body)
+
+    def list_loaded(self) -> set[str]:
+        """The models that Triton itself has ready."""
+        client = triton_grpc.InferenceServerClient(self.pod.triton.grpc)
+        header = {"triton-grpc-protocol-tidegate-control": self.pod.triton.control_key}
+        index: Any = client.get_model_repository_index(headers=header, as_json=True)
+        return {entry["name"] for entry in index.get("models", []) if entry.get("state") == "READY"}
+
+
+@pytest.fixture
+def shared(triton_files: TritonFiles, tmp_path: Path) -> Iterator[SharedPod]:
+    with a_triton(triton_files, tmp_path) as triton:
+        pod = ModelPod(tmp_path, triton)
+        pod.settings = {"TIDEGATE_AGENT_SHARED_MODELS": str(LIMIT)}
+        pod.start_agent()
+        triton.start()
+        try:
+            yield SharedPod(pod)
+        finally:
+            pod.kill_agent()
+
+
+@pytest.mark.no_rerun("a lost request, a wrong answer")
+def test_models_come_go_and_change_their_versions_and_the_others_answer_throughout(shared: SharedPod) -> None:
+    pod = shared.pod
+    assert pod.probe("/readyz") == 503
+    shared.order(ctr=1, cvr=5)
+    pod.takes_requests()
+    address = pod.triton.grpc
+    with load_on(address, "ctr", threads=2) as ctr_load, load_on(address, "cvr", threads=2) as cvr_load:
+        shared.order(ctr=1, cvr=5, ltr=3)
+        shared.order(ctr=2, cvr=5, ltr=3)
+        shared.order(ctr=2, cvr=5)
+        # Without the agent, and after its restart: the server goes on, and nothing is loaded again.
+        pod.stop_agent()
+        pod.start_agent()
+        shared.wait_for(ctr=2, cvr=5)
+
+    # Every answer was checked by value against the version that gave it.
+    assert answered_by(ctr_load) == {"1", "2"}
+    assert answered_by(cvr_load) == {"5"}
+    loads = pod.triton.log.read_text().count("TRITONBACKEND_ModelInstanceInitialize: cvr_")
+    assert loads == 1
+    wait_until(lambda: shared.list_loaded() == {"ctr", "cvr"}, what="ltr is unloaded")
+    assert not (pod.triton.repository / "ltr").exists()
+    assert 'tidegate_agent_serving_version{inference="ads/ctr"} 2.0' in pod.metrics()
+
+    # The negative: a model that is not ordered answers nothing.
+    client = triton_grpc.InferenceServerClient(address)
+    with pytest.raises(InferenceServerException, match="ltr"):
+        client.get_model_metadata("ltr")
+
+
+def test_a_version_that_does_not_load_stays_a_problem_of_its_model(shared: SharedPod) -> None:
+    shared.order(ctr=1, cvr=1)
+    publish_for_one_row(shared.pod.models / "cvr", 2)
+    shared.changes["cvr"] = {"warmup_requests": 2, "max_batch_size": 8}
+    with load_on(shared.pod.triton.grpc, "ctr", threads=2) as load:
+        assert shared.put(ctr=1, cvr=2).status == 200
+        wait_until(
+            lambda: shared.read_reports().reports["ads/cvr"].phase is AgentPhase.FAILED,
+            what="version 2 of cvr is refused",
+            timeout_s=60,
+        )
+    reports = shared.read_reports().reports
+    failure = reports["ads/cvr"].failure
+    assert failure is not None
+    assert failure.reason is FailureReason.WARMUP_FAILED
+    # Version 1 of cvr still answers, which routing sees from the report: it is not the ordered one.
+    assert reports["ads/cvr"].serving == 1
+    assert reports["ads/ctr"].phase is AgentPhase.READY
+    assert answered_by(load) == {"1"}
+
+
+def test_more_inferences_than_the_pod_has_room_for_and_an_older_leader_are_refused(shared: SharedPod) -> None:
+    shared.order(ctr=1)
+    full = shared.put(ctr=1, cvr=1, ltr=1, ranker=1)
+    assert (full.status, "4 Inferences are ordered, and the pod has room for 3" in full.body) == (422, True)
+    assert shared.put(epoch=0, ctr=2).status == 409
+    twice = SharedOrders(epoch=1).model_dump(by_alias=True) | {
+        "orders": [json.loads(shared.pod.order(1).to_json())] * 2
+    }
+    refused = shared.pod.call("PUT", "/v1/shared/desired", json.dumps(twice))
+    assert (refused.status, "has 2 orders" in refused.body) == (422, True)
+    # A shared pod takes no order for a pod of one Inference.
+    assert shared.pod.put(shared.pod.order(1)).status == 404
+    shared.wait_for(ctr=1)
