@@ -3,91 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from builders.load import answered_by, load_on
-from builders.probe_model import publish, publish_for_one_row
+from builders.probe_model import publish_for_one_row
 from builders.waiting import wait_until
-from fixtures.agent import Answer, ModelPod, serves_version
-from fixtures.triton import TritonFiles, a_triton
-from tidegate_dataplane.contract import AgentPhase, AgentReport, FailureReason, SharedOrders, SharedReports
+from fixtures.shared_pod import SharedPod, a_shared_pod
+from fixtures.triton import TritonFiles
+from tidegate_dataplane.contract import AgentPhase, FailureReason, SharedOrders
 
 pytestmark = [pytest.mark.triton]
-
-LIMIT = 3
-
-
-class SharedPod:
-    """A pod with room for three Inferences; each is called like its model."""
-
-    def __init__(self, pod: ModelPod) -> None:
-        self.pod = pod
-        self.versions: dict[str, int] = {}
-        self.changes: dict[str, Mapping[str, object]] = {}
-
-    def put(self, epoch: int = 1, **versions: int) -> Answer:
-        """Order these versions of these models, and no other model."""
-        orders = []
-        for model, version in versions.items():
-            fields = {"owner": f"ads/{model}", "model": model, "uri": f"file://{self.pod.models / model}"}
-            orders.append(self.pod.order(version, **fields, **self.changes.get(model, {})))
-        # Not validated here, so that the agent is asked.
-        body = {"epoch": epoch, "orders": [json.loads(order.to_json()) for order in orders]}
-        return self.pod.call("PUT", "/v1/shared/desired", json.dumps(body))
-
-    def order(self, **versions: int) -> None:
-        """Publish these versions, order them, and wait until they and no other models serve."""
-        for model, version in versions.items():
-            publish(self.pod.models / model, version)
-        answer = self.put(**versions)
-        assert answer.status == 200, answer.body
-        self.wait_for(**versions)
-
-    def wait_for(self, **versions: int) -> Mapping[str, AgentReport]:
-        """Wait until these versions serve, and the pod reports no other models."""
-        last: dict[str, AgentReport] = {}
-
-        def is_met() -> bool:
-            last.clear()
-            last.update(self.read_reports().reports)
-            return last.keys() == {f"ads/{model}" for model in versions} and all(
-                serves_version(version)(last[f"ads/{model}"]) for model, version in versions.items()
-            )
-
-        try:
-            wait_until(is_met, what=f"{versions} serve", timeout_s=60)
-        except Exception as error:
-            raise AssertionError(f"{versions}: last reports {last}\n{self.pod.logs()}") from error
-        return last
-
-    def read_reports(self) -> SharedReports:
-        return SharedReports.model_validate_json(self.pod.call("GET", "/v1/shared/reports").body)
-
-    def list_loaded(self) -> set[str]:
-        """The models that Triton itself has ready."""
-        client = triton_grpc.InferenceServerClient(self.pod.triton.grpc)
-        header = {"triton-grpc-protocol-tidegate-control": self.pod.triton.control_key}
-        index: Any = client.get_model_repository_index(headers=header, as_json=True)
-        return {entry["name"] for entry in index.get("models", []) if entry.get("state") == "READY"}
 
 
 @pytest.fixture
 def shared(triton_files: TritonFiles, tmp_path: Path) -> Iterator[SharedPod]:
-    with a_triton(triton_files, tmp_path) as triton:
-        pod = ModelPod(tmp_path, triton)
-        pod.settings = {"TIDEGATE_AGENT_SHARED_MODELS": str(LIMIT)}
-        pod.start_agent()
-        triton.start()
-        try:
-            yield SharedPod(pod)
-        finally:
-            pod.kill_agent()
+    with a_shared_pod(triton_files, tmp_path) as pod:
+        yield pod
 
 
 @pytest.mark.no_rerun("a lost request, a wrong answer")

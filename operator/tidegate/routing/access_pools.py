@@ -103,7 +103,15 @@ class AccessPools:
 def _build_pool(
     key: AccessPoolKey, backend: Backend, limits: PoolLimits | None, ejection: OutlierEjection | None
 ) -> EndpointPool:
-    return EndpointPool(key, backend.distinct_endpoints, limits=limits, ejection=ejection)
+    pool = EndpointPool(key, backend.distinct_endpoints, limits=limits, ejection=ejection)
+    return pool if key.role is PoolRole.SHADOW else add_spares(pool, backend)
+
+
+def add_spares(pool: EndpointPool, backend: Backend) -> EndpointPool:
+    """Return a pool of an Inference with its shared spares, if it has some."""
+    if backend.spares is None:
+        return pool
+    return replace(pool, spares=backend.spares, health_path=f"/v2/models/{backend.model_name}/ready")
 
 
 def _read_limits(protection: Protection) -> PoolLimits | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -58,6 +58,17 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class SparePods:
+    """Pods that several Inferences share, with a model of this one loaded; they get the share of its own pods that do not answer.
+
+    `decided` is how many pods of its own should answer.
+    """
+
+    pods: tuple[Endpoint, ...]
+    decided: int
+
+
+@dataclass(frozen=True, slots=True)
 class Backend:
     """One Inference, FeatureCompute or pipeline, and its pods that can answer now."""
 
@@ -71,6 +82,7 @@ class Backend:
     """The addresses of the pods of a pipeline, including pods that are starting or terminating."""
     value: str = "1"
     """The value of one answered request: spec.value.perRequest of an Inference."""
+    spares: SparePods | None = None
 
     @property
     def relative_capacity(self) -> float:
@@ -83,6 +95,15 @@ class Backend:
     def distinct_endpoints(self) -> tuple[Endpoint, ...]:
         """Each endpoint once, sorted: equal pods give equal bytes."""
         return tuple(sorted(set(self.endpoints)))
+
+    def with_spares(self, pods: Collection[Endpoint], decided: int) -> Backend:
+        """Return the backend with shared pods beside its own, or in the place of them while none can answer."""
+        if not pods:
+            return self
+        shared = tuple(sorted(set(pods)))
+        if not self.endpoints:
+            return replace(self, endpoints=shared)
+        return replace(self, spares=SparePods(shared, decided))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.routing.fleet import BackendKey, Endpoint
+from tidegate.routing.fleet import BackendKey, Endpoint, SparePods
 from tidegate.routing.guards import Guard
 from tidegate.routing.refusals import RoutingRefusal
 
@@ -213,6 +213,7 @@ class EndpointPool:
     `retry_budget_percent` is the largest of all routes to it, since Envoy keeps the budget with the cluster.
     It is None if no route to it retries.
     `fallback` are the pods that answer while all of `endpoints` are ejected.
+    `spares` get the share of `endpoints` that does not answer, which gateways find out by asking all of them for `health_path`.
     """
 
     backend: PoolKey
@@ -221,6 +222,8 @@ class EndpointPool:
     fallback: tuple[Endpoint, ...] = ()
     limits: PoolLimits | None = None
     ejection: OutlierEjection | None = None
+    spares: SparePods | None = None
+    health_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.routing import hosts
-from tidegate.routing.access_pools import retry_budgets
+from tidegate.routing.access_pools import add_spares, retry_budgets
 from tidegate.routing.access_rules import AccessPlan, plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
@@ -147,4 +147,5 @@ def shared_pool(backend: Backend, retry_budget_percent: int | None) -> EndpointP
 
     So a cluster exists as long as its Inference: a swap of targets changes only routes.
     """
-    return EndpointPool(backend.key, backend.distinct_endpoints, retry_budget_percent)
+    pool = EndpointPool(backend.key, backend.distinct_endpoints, retry_budget_percent)
+    return add_spares(pool, backend)

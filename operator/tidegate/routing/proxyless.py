@@ -108,8 +108,9 @@ def encode_cluster(pool: EndpointPool) -> bytes:
 
 
 def encode_endpoints(pool: EndpointPool) -> bytes:
-    """Serialise the ClusterLoadAssignment; gRPC uses the fallback's pods if it can connect to no other."""
-    groups = [pods for pods in (pool.endpoints, pool.fallback) if pods]
+    """Serialise the ClusterLoadAssignment; gRPC uses spares, then the fallback's pods, if it can connect to no other."""
+    spares = pool.spares.pods if pool.spares is not None else ()
+    groups = [pods for pods in (pool.endpoints, spares, pool.fallback) if pods]
     return protos.encode(
         endpoints.TYPE,
         {

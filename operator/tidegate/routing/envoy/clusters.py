@@ -32,6 +32,11 @@ _MIN_RETRY_CONCURRENCY: Final = 16
 
 _EJECTION_CHECK_S: Final = 0.5
 
+# A pod that has vanished is left out within 3 s: two checks, and the pause before each.
+_CHECK_INTERVAL_S: Final = 0.5
+_CHECK_TIMEOUT_S: Final = 1.0
+_FAILED_CHECKS: Final = 2
+
 _NAME_FIELD: Final = 1
 _ALT_STAT_NAME_FIELD: Final = 28
 
@@ -39,7 +44,7 @@ _ALT_STAT_NAME_FIELD: Final = 28
 def encode_cluster(name: str, pool: EndpointPool, protocol: InferenceProtocol) -> bytes:
     """Serialise the Cluster with a name from `cluster_name`; its endpoints are separate, through EDS."""
     name_field = wire.encode_field(_NAME_FIELD, name.encode())
-    rest = _encode_settings(protocol, pool.retry_budget_percent, pool.limits, pool.ejection)
+    rest = _encode_settings(protocol, pool.retry_budget_percent, pool.limits, pool.ejection, pool.health_path)
     return name_field + _encode_stat_name(pool.backend, protocol) + rest
 
 
@@ -60,8 +65,9 @@ def _encode_settings(
     retry_budget_percent: int | None,
     limits: PoolLimits | None,
     ejection: OutlierEjection | None,
+    health_path: str,
 ) -> bytes:
-    """Serialise the rest of a Cluster, equal for all clusters with the same protocol, budget and protection."""
+    """Serialise the rest of a Cluster, equal for all with the same protocol, budget, protection and health check."""
     return protos.encode(
         TYPE,
         {
@@ -71,10 +77,11 @@ def _encode_settings(
             "lb_policy": "LEAST_REQUEST",
             # Endpoints are the ready pods; panic routing to the others would not help.
             "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
-            # A pod that leaves EDS finishes its requests in flight and gets no new ones; there is no active health check to wait for.
+            # A pod that leaves EDS finishes its requests in flight and gets no new ones, whatever a health check found last.
             "ignore_health_on_host_removal": True,
             "circuit_breakers": {"thresholds": [_circuit_breaker_thresholds(retry_budget_percent, limits)]},
             **({"outlier_detection": _outlier_detection(ejection)} if ejection else {}),
+            **(_check_health(health_path) if health_path else {}),
             "per_connection_buffer_limit_bytes": protos.wrap_value(1 << 20),
             # Probes detect a vanished node in 20 s instead of the kernel's two hours.
             "upstream_connection_options": {
@@ -109,6 +116,23 @@ def _circuit_breaker_thresholds(
         "min_retry_concurrency": {"value": _MIN_RETRY_CONCURRENCY},
     }
     return thresholds | {"retry_budget": budget}
+
+
+def _check_health(path: str) -> dict[str, object]:
+    """Return the check of every pod of an Inference with spares: Triton says whether its model is ready.
+
+    A node that is gone answers nothing, and Kubernetes reports it after 50 s. So the pods are asked, and what is in flight
+    on their connections fails at once and can be retried.
+    """
+    check = {
+        "timeout": protos.seconds(_CHECK_TIMEOUT_S),
+        "interval": protos.seconds(_CHECK_INTERVAL_S),
+        "no_traffic_interval": protos.seconds(_CHECK_INTERVAL_S),
+        "unhealthy_threshold": {"value": _FAILED_CHECKS},
+        "healthy_threshold": {"value": 1},
+        "http_health_check": {"path": path},
+    }
+    return {"health_checks": [check], "close_connections_on_host_health_failure": True}
 
 
 def _outlier_detection(ejection: OutlierEjection) -> dict[str, object]:

@@ -31,43 +31,53 @@ _ONLY: Final = 1
 _POLICY: Final = 4
 _OVERPROVISIONING_FACTOR: Final = 3
 _PRIORITY: Final = 5
+_HEALTH_CHECK: Final = 2
 
 # One healthy pod of up to 1,000 keeps the fallback idle (percent, times the pods); by default the fallback would share the traffic from the first ejection on.
 _ANY_POD: Final = 100_000
 
 
 def encode_endpoints(cluster: str, pool: EndpointPool, protocol: InferenceProtocol) -> bytes:
-    """Serialise the ClusterLoadAssignment of `cluster`; the fallback's pods have the second priority."""
+    """Serialise the ClusterLoadAssignment of `cluster`: pods, then shared spares, then the fallback's pods.
+
+    Spares get the share of the decided pods that are missing or unhealthy: Envoy sends the first priority its healthy share of
+    the requests, times the overprovisioning factor.
+    """
     name = wire.encode_field(_CLUSTER_NAME, cluster.encode())
-    first = (
-        wire.encode_field(_ENDPOINTS, _encode_locality(pool.endpoints, protocol)) if pool.endpoints else b""
-    )
-    if not pool.fallback:
-        return name + first
-    second = _encode_locality(pool.fallback, protocol) + wire.encode_number(_PRIORITY, 1)
-    policy = wire.encode_field(_OVERPROVISIONING_FACTOR, wire.encode_number(_ONLY, _ANY_POD))
-    return name + first + wire.encode_field(_ENDPOINTS, second) + wire.encode_field(_POLICY, policy)
-
-
-def _encode_locality(endpoints: Sequence[Endpoint], protocol: InferenceProtocol) -> bytes:
-    pods = [
-        _encode_lb_endpoint(
-            endpoint.address,
-            endpoint.grpc_port if protocol is InferenceProtocol.GRPC else endpoint.http_port,
-            endpoint.decision,
-            endpoint.weight,
-        )
-        for endpoint in endpoints
+    spares = pool.spares.pods if pool.spares is not None else ()
+    groups = [pods for pods in (pool.endpoints, spares, pool.fallback) if pods]
+    checked = bool(pool.health_path)
+    localities = [
+        _encode_locality(pods, protocol, checked=checked)
+        + (wire.encode_number(_PRIORITY, priority) if priority else b"")
+        for priority, pods in enumerate(groups)
     ]
+    assignment = name + wire.encode_fields(_ENDPOINTS, localities)
+    if len(groups) < 2:
+        return assignment
+    factor = _ANY_POD
+    if pool.spares is not None:
+        factor = max(100 * len(pool.endpoints) // max(pool.spares.decided, len(pool.endpoints), 1), 1)
+    policy = wire.encode_field(_OVERPROVISIONING_FACTOR, wire.encode_number(_ONLY, factor))
+    return assignment + wire.encode_field(_POLICY, policy)
+
+
+def _encode_locality(endpoints: Sequence[Endpoint], protocol: InferenceProtocol, *, checked: bool) -> bytes:
+    pods = [_encode_lb_endpoint(endpoint, protocol, checked=checked) for endpoint in endpoints]
     return _LOCALITY + wire.encode_fields(_LB_ENDPOINTS, pods)
 
 
-def _encode_lb_endpoint(address: str, port: int, decision: str, weight: int) -> bytes:
-    socket_address = wire.encode_field(_ADDRESS, address.encode()) + _encode_port(port)
-    endpoint = wire.encode_field(_ONLY, wire.encode_field(_ONLY, wire.encode_field(_ONLY, socket_address)))
-    if decision:
-        endpoint += _encode_metadata(decision)
-    return endpoint + _encode_weight(weight) if weight else endpoint
+def _encode_lb_endpoint(pod: Endpoint, protocol: InferenceProtocol, *, checked: bool) -> bytes:
+    """Encode a pod; `checked`: the gateways ask its REST port whether it answers."""
+    port = pod.grpc_port if protocol is InferenceProtocol.GRPC else pod.http_port
+    socket_address = wire.encode_field(_ADDRESS, pod.address.encode()) + _encode_port(port)
+    endpoint = wire.encode_field(_ONLY, wire.encode_field(_ONLY, socket_address))
+    if checked:
+        endpoint += wire.encode_field(_HEALTH_CHECK, wire.encode_number(_ONLY, pod.http_port))
+    lb_endpoint = wire.encode_field(_ONLY, endpoint)
+    if pod.decision:
+        lb_endpoint += _encode_metadata(pod.decision)
+    return lb_endpoint + _encode_weight(pod.weight) if pod.weight else lb_endpoint
 
 
 @lru_cache(maxsize=1024)

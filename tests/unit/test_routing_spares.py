@@ -1,0 +1,115 @@
+"""Shared spares in the routing: which pods have them, and what Envoy and gRPC clients get, by value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+
+from tidegate.api.meta import ObjectKey
+from tidegate.routing import protos, proxyless
+from tidegate.routing.access_pools import add_spares
+from tidegate.routing.envoy import clusters, endpoints
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, SparePods
+from tidegate.routing.ir import AccessPoolKey, EndpointPool, InferenceProtocol, PoolRole
+
+KEY = BackendKey(BackendKind.INFERENCE, "ads", "ctr")
+OWN = (Endpoint("10.0.0.1"), Endpoint("10.0.0.2"))
+SPARE = Endpoint("10.0.0.9")
+SMALL = Endpoint("10.0.0.5")
+
+
+def a_pool(*own: Endpoint, decided: int = 2, fallback: tuple[Endpoint, ...] = ()) -> EndpointPool:
+    backend = Backend(KEY, "ranker", own).with_spares([SPARE], decided)
+    return replace(add_spares(EndpointPool(KEY, backend.endpoints), backend), fallback=fallback)
+
+
+def read_assignment(
+    pool: EndpointPool, protocol: InferenceProtocol = InferenceProtocol.GRPC
+) -> dict[str, Any]:
+    data = endpoints.encode_endpoints("c", pool, protocol)
+    return json_format.MessageToDict(protos.decode(endpoints.TYPE, data), preserving_proto_field_name=True)
+
+
+def addresses_by_priority(assignment: dict[str, Any]) -> dict[int, list[str]]:
+    return {
+        locality.get("priority", 0): [
+            pod["endpoint"]["address"]["socket_address"]["address"] for pod in locality["lb_endpoints"]
+        ]
+        for locality in assignment["endpoints"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("own", "decided", "factor"),
+    [
+        (OWN, 2, 100),
+        (OWN[:1], 2, 50),
+        (OWN[:1], 3, 33),
+        # More pods than decided, as in a rollout; and no number at all.
+        (OWN, 1, 100),
+        (OWN, 0, 100),
+        # Envoy accepts no factor of 0.
+        (OWN[:1], 1000, 1),
+    ],
+)
+def test_spares_get_the_share_of_the_decided_pods_that_are_missing(
+    own: tuple[Endpoint, ...], decided: int, factor: int
+) -> None:
+    assignment = read_assignment(a_pool(*own, decided=decided))
+    assert assignment["policy"]["overprovisioning_factor"] == factor
+    assert addresses_by_priority(assignment) == {0: [pod.address for pod in own], 1: ["10.0.0.9"]}
+
+
+def test_fallback_comes_after_the_spares_and_without_own_pods_they_are_the_first() -> None:
+    behind = read_assignment(a_pool(*OWN, fallback=(SMALL,)))
+    assert addresses_by_priority(behind) == {0: ["10.0.0.1", "10.0.0.2"], 1: ["10.0.0.9"], 2: ["10.0.0.5"]}
+    alone = a_pool()
+    assert (alone.endpoints, alone.spares) == ((SPARE,), None)
+    assert addresses_by_priority(read_assignment(alone)) == {0: ["10.0.0.9"]}
+
+
+def test_every_pod_is_asked_for_its_model_on_the_port_of_rest() -> None:
+    pool = a_pool(*OWN)
+    cluster = json_format.MessageToDict(
+        protos.decode(clusters.TYPE, clusters.encode_cluster("c", pool, InferenceProtocol.GRPC)),
+        preserving_proto_field_name=True,
+    )
+    [check] = cluster["health_checks"]
+    assert check["http_health_check"] == {"path": "/v2/models/ranker/ready"}
+    for protocol in InferenceProtocol:
+        for locality in read_assignment(pool, protocol)["endpoints"]:
+            for pod in locality["lb_endpoints"]:
+                assert pod["endpoint"]["health_check_config"] == {"port_value": 8000}
+
+
+def test_without_spares_nothing_is_asked_and_every_byte_is_as_before() -> None:
+    plain = EndpointPool(KEY, OWN)
+    assert add_spares(plain, Backend(KEY, "ranker", OWN).with_spares([], 2)) == plain
+    cluster = protos.decode(clusters.TYPE, clusters.encode_cluster("c", plain, InferenceProtocol.GRPC))
+    assert not cluster.health_checks
+    assert "policy" not in read_assignment(plain)
+    assert all(
+        "health_check_config" not in pod["endpoint"]
+        for pod in read_assignment(plain)["endpoints"][0]["lb_endpoints"]
+    )
+
+
+def test_pods_are_sorted_and_given_once() -> None:
+    later = Endpoint("10.0.1.1")
+    backend = Backend(KEY, "ranker", OWN).with_spares([later, SPARE, later], 2)
+    assert backend.spares == SparePods((SPARE, later), 2)
+
+
+def test_clients_without_a_gateway_use_spares_before_the_fallback() -> None:
+    pool = replace(
+        a_pool(*OWN, fallback=(SMALL,)),
+        backend=AccessPoolKey(PoolRole.TARGET, ObjectKey("ads", "ctr"), "ctr", "small"),
+    )
+    assignment = json_format.MessageToDict(
+        protos.decode(endpoints.TYPE, proxyless.encode_endpoints(pool)), preserving_proto_field_name=True
+    )
+    assert addresses_by_priority(assignment)[1] == ["10.0.0.9"]
+    assert addresses_by_priority(assignment)[2] == ["10.0.0.5"]
