@@ -45,13 +45,14 @@ def spare_loads(plan: SparePlan, models: Sequence[NodeShares], lost: str) -> lis
 
 
 @st.composite
-def models(draw: st.DrawFn, largest: int = 12, most_busy: float = 1.0) -> list[NodeShares]:
-    """Draw models with replicas on up to four of the five nodes."""
+def models(draw: st.DrawFn, largest: int = 12, most_busy: int = 1) -> list[NodeShares]:
+    """Draw models with replicas on up to four of the five nodes, busy in steps of a hundredth."""
+    busy = st.integers(0, most_busy * 100).map(lambda hundredths: hundredths / 100)
     return [
         NodeShares(
             f"ads/m{number}",
             draw(st.sampled_from((1, 1, 2))),
-            draw(st.dictionaries(st.sampled_from(NODES), st.floats(0.0, most_busy), max_size=len(NODES) - 1)),
+            draw(st.dictionaries(st.sampled_from(NODES), busy, max_size=len(NODES) - 1)),
             draw(st.floats(0.0, 4.0)),
         )
         for number in range(draw(st.integers(0, largest)))
@@ -66,7 +67,7 @@ rules = st.builds(
 )
 
 
-@given(models=models(most_busy=2.5), rules=rules)
+@given(models=models(most_busy=2), rules=rules)
 def test_no_spare_gets_more_than_it_serves_whichever_node_is_lost(
     models: list[NodeShares], rules: SpareRules
 ) -> None:
@@ -82,7 +83,7 @@ def test_no_spare_gets_more_than_it_serves_whichever_node_is_lost(
         assert not any(by_key[key].busy_by_node.get(spare.node) for key in spare.models)
 
 
-@given(models=models(most_busy=2.5), rules=rules, order=st.randoms())
+@given(models=models(most_busy=2), rules=rules, order=st.randoms())
 def test_plan_is_kept_as_long_as_nothing_changes_and_does_not_depend_on_the_order(
     models: list[NodeShares], rules: SpareRules, order: Random
 ) -> None:
@@ -123,7 +124,7 @@ def count_fewest(models: Sequence[NodeShares], limit: SpareRules) -> int:
         taken = sum(model.model_bytes for model in group)
         return (
             bool(free)
-            and fullest <= 1
+            and fullest <= 1 + 1e-9
             and len(group) <= limit.max_models
             and taken <= limit.slice_bytes * slices
         )
