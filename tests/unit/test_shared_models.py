@@ -190,6 +190,24 @@ async def test_a_new_inference_may_use_the_name_of_one_that_goes(pod: SharedPod)
     assert not (pod.folder / "repository" / "ctr" / "1").exists()
 
 
+async def test_an_order_that_comes_while_another_model_is_removed_is_carried_out(pod: SharedPod) -> None:
+    pod.accept(pod.order("ctr"))
+    await pod.reports("ctr serves", ctr=serves(1))
+    unload, removing, may_end = pod.server.unload_model, asyncio.Event(), asyncio.Event()
+
+    async def unload_late(model: str) -> None:
+        removing.set()
+        await may_end.wait()
+        await unload(model)
+
+    pod.server.unload_model = unload_late  # type: ignore[method-assign]
+    pod.accept(pod.order("cvr", 1))
+    await removing.wait()
+    pod.accept(pod.order("cvr", 2))
+    may_end.set()
+    await pod.reports("the newest version serves", cvr=serves(2))
+
+
 async def test_one_model_loads_at_a_time(pod: SharedPod) -> None:
     running: list[str] = []
     load = pod.server.load_version

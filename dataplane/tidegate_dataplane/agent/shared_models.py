@@ -152,6 +152,7 @@ class SharedModels:
 
     async def _follow_orders(self, tasks: asyncio.TaskGroup) -> None:
         """Remove what is not ordered, then start what is: a new Inference may use the name of one that goes."""
+        orders = self._orders
         ordered = {order.owner: order for order in self._list_orders()}
         for owner, running in list(self._agents.items()):
             order = ordered.get(owner)
@@ -164,6 +165,9 @@ class SharedModels:
         for owner, order in ordered.items():
             if owner not in self._agents:
                 self._start_agent(order, tasks)
+            elif orders is self._orders:
+                # It may have come while an agent of that Inference was not started yet.
+                self._agents[owner].agent.accept_order(order)
 
     def _start_agent(self, order: DesiredState, tasks: asyncio.TaskGroup) -> None:
         folder = self._folder / _name_folder(order.owner)
