@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,6 +24,8 @@ from tidegate_dataplane.compiler import compile_engine, engine_jobs, shared_grap
 from tidegate_dataplane.compiler.compile_engine import (
     ENGINE_FILE,
     BucketLeftOutError,
+    CompiledFiles,
+    EngineSession,
     compare_engine,
     compile_bucket,
     compile_bucket_file,
@@ -30,11 +33,10 @@ from tidegate_dataplane.compiler.compile_engine import (
 )
 from tidegate_dataplane.compiler.engine_jobs import MAX_ATTEMPTS, MAX_BUCKETS, EngineJobs, make_engine_key
 from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob, CompileResult
-from tidegate_dataplane.compiler.lookup_bounds import list_lookup_bounds
 from tidegate_dataplane.contract import EngineMode, EngineOrder, EnginePrecision
 from tidegate_dataplane.engines.bucket_shapes import BucketShape
 from tidegate_dataplane.engines.engine_folder import CompiledBucket, EngineFolder, RunnerNotes
-from tidegate_dataplane.engines.request_guard import RequestGuard
+from tidegate_dataplane.engines.split_engine import Lookups, SplitEngine, list_network_names
 from tidegate_dataplane.graph_passes.proof import Session
 from tidegate_dataplane.graph_passes.samples import make_edge_requests
 
@@ -44,10 +46,16 @@ FORCED, AUTO, FP32, BF16 = EngineMode.OPENVINO, EngineMode.AUTO, EnginePrecision
 ORDER = EngineOrder(engine=FORCED)
 
 
-def session_of(blob: bytes, precision: EnginePrecision = FP32) -> Any:
-    from tidegate_dataplane.engines.openvino_engine import OpenVinoEngine
+def engine_of(
+    bucket: CompiledBucket, files: CompiledFiles, outputs: Sequence[str], precision: EnginePrecision = FP32
+) -> SplitEngine:
+    """Open an engine as a runner does, from its files alone."""
+    from tidegate_dataplane.engines.openvino_engine import load_network
 
-    return OpenVinoEngine.load_blob(blob, ["score"], precision=precision.value, threads=1)
+    lookups = Lookups(files.lookups, threads=1) if files.lookups else None
+    names = list_network_names([name for name, _ in bucket.shape], outputs, lookups)
+    network = load_network(files.engine, *names, precision=precision.value, threads=1)
+    return SplitEngine(lookups, network, checked=bucket.checked, outputs=outputs)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [(FP32, 1e-5), (BF16, 2e-2)])
@@ -56,14 +64,13 @@ def test_openvino_answers_like_the_model_within_the_tolerance_of_its_precision(
 ) -> None:
     pytest.importorskip("openvino")
     model = build_history_model()
-    bucket, blob = compile_bucket(model, SHAPE, FORCED, precision)
+    bucket, files = compile_bucket(model, SHAPE, FORCED, precision)
     assert (bucket.engine, bucket.reason) == ("OpenVINO", "")
     assert bucket.speedup > 0
-    assert bucket.bounds == {"history": {"-1": 500}, "item": {"-1": 500}}
     request = make_history_request(16, 20)
     expected = Session(model).run_request(request)
     assert expected is not None
-    [answer] = session_of(blob, precision).run_request(request)
+    [answer] = engine_of(bucket, files, ["score"], precision).run_request(request)
     error = float(np.abs(answer - expected[0]).max() / np.abs(expected[0]).max())
     assert (error <= tolerance, error > 1e-5) == (True, precision is BF16)
 
@@ -82,31 +89,29 @@ def test_auto_leaves_out_an_engine_that_is_no_faster(monkeypatch: pytest.MonkeyP
 
 def test_an_engine_that_answers_wrongly_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     engine_module = pytest.importorskip("tidegate_dataplane.engines.openvino_engine")
-    compile_right = engine_module.compile_graph
+    export_right = engine_module.export_network
 
-    def compile_wrong(_: bytes, precision: str) -> Any:
-        other = fix_dimensions(build_history_model(seed=1), SHAPE)
-        return compile_right(other.SerializeToString(), precision)
+    def export_wrong(graph: bytes, precision: str) -> bytes:
+        wrong = onnx.load_from_string(graph)
+        [weight] = [tensor for tensor in wrong.graph.initializer if tensor.name == "second"]
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 1.01, "second"))
+        exported: bytes = export_right(wrong.SerializeToString(), precision)
+        return exported
 
-    monkeypatch.setattr(engine_module, "compile_graph", compile_wrong)
+    monkeypatch.setattr(engine_module, "export_network", export_wrong)
     with pytest.raises(BucketLeftOutError, match="the answers of OpenVINO differ"):
         compile_bucket(build_history_model(), SHAPE, FORCED, FP32)
 
 
-def an_int64_model(op_type: str) -> onnx.ModelProto:
-    return a_model(
+@pytest.mark.parametrize("operator", ["Mod", "Mul"])
+def test_a_model_of_integers_alone_is_left_to_onnx_runtime(operator: str) -> None:
+    model = a_model(
         [a_tensor("x", ["n", 2], TensorProto.INT64)],
         [a_tensor("y", ["n", 2], TensorProto.INT64)],
-        nodes=[helper.make_node(op_type, ["x", "x"], ["y"])],
+        nodes=[helper.make_node(operator, ["x", "x"], ["y"])],
     )
-
-
-def test_integers_of_64_bits_are_left_to_onnx_runtime() -> None:
-    with pytest.raises(BucketLeftOutError, match="which Mod may need"):
-        compile_bucket(an_int64_model("Mod"), (("x", (2, 2)),), FORCED, FP32)
-    pytest.importorskip("openvino")
-    with pytest.raises(BucketLeftOutError, match="differ"):
-        compile_bucket(an_int64_model("Mul"), (("x", (2, 2)),), FORCED, FP32)
+    with pytest.raises(BucketLeftOutError, match="every output is made of integers"):
+        compile_bucket(model, (("x", (2, 2)),), FORCED, FP32)
 
 
 def a_lookup_model(nodes: Sequence[onnx.NodeProto], dims: Sequence[str | int] = ("n",)) -> onnx.ModelProto:
@@ -121,40 +126,43 @@ def a_lookup_model(nodes: Sequence[onnx.NodeProto], dims: Sequence[str | int] = 
     return a_model(
         [a_tensor("x", list(dims), TensorProto.INT64)],
         [a_tensor("y", ["n", 2], TensorProto.FLOAT)],
-        nodes=[*nodes, helper.make_node("Gather", ["table", "ids"], ["y"])],
+        nodes=[
+            *nodes,
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("Abs", ["rows"], ["y"]),
+        ],
         weights=[numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
 
 
 @pytest.mark.parametrize(
-    ("node", "text"),
+    ("nodes", "dims"),
     [
-        (helper.make_node("Add", ["x", "one"], ["ids"]), "Add computes ids from the request"),
-        (helper.make_node("CumSum", ["x", "zero"], ["ids"]), "CumSum computes ids from the request"),
+        ([helper.make_node("Identity", ["x"], ["ids"])], ()),
+        ([helper.make_node("Add", ["x", "one"], ["ids"])], ()),
+        ([helper.make_node("CumSum", ["x", "zero"], ["ids"])], ()),
+        ([helper.make_node("Clip", ["x", "zero", "last"], ["ids"])], ()),
+        ([helper.make_node("Gather", ["x", "zero"], ["ids"], axis=1)], (3,)),
+        ([helper.make_node("Mul", ["x", "x"], ["p"]), helper.make_node("Mod", ["p", "last"], ["ids"])], ()),
     ],
+    ids=["input", "shifted", "summed", "clipped", "column", "hashed in 64 bits"],
 )
-def test_ids_that_are_computed_from_the_request_are_left_to_onnx_runtime(
-    node: onnx.NodeProto, text: str
+def test_an_engine_answers_every_id_as_the_model_does_or_refuses_it(
+    nodes: Sequence[onnx.NodeProto], dims: tuple[int, ...]
 ) -> None:
-    with pytest.raises(BucketLeftOutError, match=text):
-        compile_bucket(a_lookup_model([node]), (("x", (2,)),), FORCED, FP32)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "shape", "bounds"),
-    [
-        ([helper.make_node("Cast", ["x"], ["ids"], to=TensorProto.INT32)], (2,), {"x": {"-1": 100_000}}),
-        ([helper.make_node("Clip", ["x", "zero", "last"], ["ids"])], (2,), {}),
-        ([helper.make_node("Gather", ["x", "zero"], ["ids"], axis=1)], (2, 3), {"x": {"0": 100_000}}),
-    ],
-)
-def test_an_engine_takes_only_ids_of_the_table_that_they_are_looked_up_in(
-    nodes: Sequence[onnx.NodeProto], shape: tuple[int, ...], bounds: dict[str, dict[str, int]]
-) -> None:
-    fixed = fix_dimensions(a_lookup_model(nodes, ("n", *shape[1:])), (("x", shape),))
-    inferred = ir.from_proto(fixed)
-    ShapeInferencePass()(inferred)
-    assert list_lookup_bounds(inferred.graph) == bounds
+    pytest.importorskip("openvino")
+    model = a_lookup_model(nodes, ("n", *dims))
+    bucket, files = compile_bucket(model, (("x", (2, *dims)),), FORCED, FP32)
+    engine, original = EngineSession(engine_of(bucket, files, ["y"])), Session(model)
+    refused = 0
+    for number in (0, 1, 49_999, 99_998, 99_999, 100_000, 2**31, 2**40 + 7, -1, -100_000, -100_001, -(2**33)):
+        request = {"x": np.full((2, *dims), number, np.int64)}
+        expected, answer = original.run_request(request), engine.run_request(request)
+        refused += expected is None
+        assert (expected is None) == (answer is None), number
+        if expected is not None and answer is not None:
+            np.testing.assert_array_equal(answer[0], expected[0])
+    assert (refused > 0) == (nodes[-1].op_type not in ("Clip", "Mod"))
 
 
 def test_samples_have_ids_at_and_beyond_both_ends_of_a_table() -> None:
@@ -188,7 +196,7 @@ def test_an_engine_must_refuse_what_the_model_refuses(
     published: Any = FixedSession(original)
     compiled: Any = FixedSession(engine)
     with pytest.raises(BucketLeftOutError, match=text):
-        compare_engine(published, compiled, RequestGuard({}), iter([{"x": np.ones(1)}]))
+        compare_engine(published, compiled, [{"x": np.ones(1)}])
 
 
 def test_a_shape_that_the_graph_does_not_have_is_left_out() -> None:
@@ -219,7 +227,7 @@ class FakeProcesses:
     reason: str = ""
     status: int | None = 0
     wrong_candidates: bool = False
-    table_entries: int = 9
+    lookups: bytes = b"lookups"
     commands: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
 
     def run_module(self, _: CompileJob, module: str, arguments: Sequence[str]) -> int | None:
@@ -237,9 +245,11 @@ class FakeProcesses:
                 file,
                 reason=self.reason,
                 speedup=0.0 if proves else 1.5,
-                bounds={"x": {"-1": self.table_entries}},
+                lookups=hashlib.sha256(self.lookups).hexdigest(),
             )
-            EngineFolder(Path(arguments[1])).write_buckets([bucket])
+            folder = EngineFolder(Path(arguments[1]))
+            folder.write_buckets([bucket])
+            folder.lookups_path(bucket.lookups).write_bytes(self.lookups)
             (Path(arguments[1]) / ENGINE_FILE).write_bytes(arguments[4].encode())
         return self.status
 
@@ -361,17 +371,33 @@ def test_a_second_pod_of_the_node_compiles_nothing_and_takes_no_damaged_or_wrong
     assert compile_in("fourth") == (1, False)
 
 
-def test_an_engine_of_the_cache_has_the_bounds_of_the_graph_and_not_those_of_its_record(
+def test_an_engine_of_the_cache_has_the_lookups_of_the_graph_and_not_those_of_its_record(
     tmp_path: Path,
 ) -> None:
     first = JobFixture(tmp_path / "first", tmp_path / "cache")
     second = JobFixture(tmp_path / "second", tmp_path / "cache")
-    second.processes.table_entries = 5
+    second.processes.lookups = b"others"
     for fixture in (first, second):
         fixture.miss(shape_of(1))
         assert fixture.compile_next()
-    [bucket] = second.engines.read_buckets()
-    assert (bucket.cached, bucket.bounds, bucket.speedup) == (True, {"x": {"-1": 5}}, 1.5)
+        [bucket] = fixture.engines.read_buckets()
+        lookups = fixture.engines.lookups_path(bucket.lookups)
+        assert lookups.read_bytes() == fixture.processes.lookups
+        assert (bucket.cached, bucket.speedup) == (fixture is second, 1.5)
+
+
+def test_engines_share_their_lookups_which_go_with_the_last_of_them(tmp_path: Path) -> None:
+    fixture = JobFixture(tmp_path)
+    fixture.miss(shape_of(1), shape_of(2))
+    assert fixture.compile_next()
+    assert fixture.compile_next()
+    [path] = fixture.engines.root.glob("*.lookups")
+    fixture.engines.write_notes("a", RunnerNotes(refused=((shape_of(1), "slower"),)))
+    assert not fixture.compile_next()
+    assert path.exists()
+    fixture.engines.write_notes("b", RunnerNotes(refused=((shape_of(2), "slower"),)))
+    assert not fixture.compile_next()
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("changed", ["passes", "compiler"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from tidegate_dataplane.engines.engine_folder import (
     describe_shape,
     find_engine_dir,
 )
-from tidegate_dataplane.engines.engine_loader import NO_OPENVINO, EngineLoader, RunnerFacts
+from tidegate_dataplane.engines.engine_loader import NO_OPENVINO, EngineLoader, ReadFile, RunnerFacts
 from tidegate_dataplane.engines.engine_router import (
     MAX_REPORTED,
     MIN_MISSES,
@@ -41,8 +41,8 @@ from tidegate_dataplane.engines.engine_router import (
     LoadedBucket,
     read_choice,
 )
-from tidegate_dataplane.engines.request_guard import RequestGuard
 from tidegate_dataplane.engines.speed_trial import TIMED, TRIAL_EVERY
+from tidegate_dataplane.engines.split_engine import UnfitRequestError
 from tidegate_dataplane.runner_interface import BUCKETED, ENGINES_LOADED, HIT, MISS, ORIGINAL, PADDED_ROWS
 
 Array = NDArray[Any]
@@ -74,6 +74,7 @@ class TimedModel:
     engine_score: Any = None
     per_element_s: float = 1.0
     engine_s: float = 1.0
+    fit_below: float = 1e9
     now_s: float = 0.0
     executed: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     engine_runs: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
@@ -84,6 +85,8 @@ class TimedModel:
         return ValueError("below zero") if (inputs["x"] < 0).any() else [self.score(inputs["x"])]
 
     def run_request(self, inputs: Mapping[str, Array]) -> list[Array]:
+        if (inputs["x"] > self.fit_below).any():
+            raise UnfitRequestError
         self.engine_runs.append(inputs["x"].shape)
         self.now_s += self.engine_s
         return [(self.engine_score or self.score)(inputs["x"])]
@@ -92,8 +95,8 @@ class TimedModel:
         choice = EngineChoice(measured=False) if choice is None else choice
         return EngineRouter(self.execute, choice, FREE, clock=lambda: self.now_s)
 
-    def load_bucket(self, *shape: int, bounds: Mapping[str, Mapping[str, int]] | None = None) -> LoadedBucket:
-        return LoadedBucket(bucket_of(*shape), self, RequestGuard(bounds or {}))
+    def load_bucket(self, *shape: int) -> LoadedBucket:
+        return LoadedBucket(bucket_of(*shape), self)
 
 
 def bucket_of(*shape: int) -> BucketShape:
@@ -223,18 +226,17 @@ def test_an_engine_that_fails_or_answers_what_the_model_refuses_is_used_no_more(
         assert text in reason
 
 
-def test_ids_outside_of_their_table_go_to_the_original() -> None:
-    model = TimedModel()
+def test_a_request_that_an_engine_does_not_take_goes_to_the_original_and_ends_nothing() -> None:
+    model = TimedModel(fit_below=9)
     router = model.make_router()
-    router.add_bucket(model.load_bucket(2, 4, bounds={"x": {"-1": 9}}))
+    router.add_bucket(model.load_bucket(2, 4))
     ask(router, model, 2)
-    answer = router.answer_request({"x": some_request(2)["x"] + 1})
+    answer = router.answer_request({"x": some_request(2)["x"] + 2})
     assert not isinstance(answer, Exception)
     assert len(model.engine_runs) == 1
-    columns = RequestGuard({"x": {"0": 2, "3": 9}})
-    assert columns.accepts_request(some_request(1))
-    assert not columns.accepts_request(some_request(2))
-    assert not RequestGuard({"x": {"-1": 5}}).accepts_request({"x": np.array([[np.nan]])})
+    assert router.read_notes().refused == ()
+    ask(router, model, 2, times=TRIALS)
+    assert ways(router) == (1, 0, TRIALS + 1)
 
 
 def test_a_measured_engine_that_is_faster_answers_and_is_tried_again_later() -> None:
@@ -375,7 +377,7 @@ def test_an_engine_leaves_room_for_the_next_version_and_the_other_processes(
 ) -> None:
     folder, model = EngineFolder(tmp_path / "engines"), TimedModel()
     facts = RunnerFacts("m_0_0", ["y"], 1, lambda: 26, instances, version_bytes)
-    loader = EngineLoader(folder, model.make_router(), lambda _: model, facts)
+    loader = EngineLoader(folder, model.make_router(), lambda *_: model, facts)
     write_engine(folder, b"engine")
     loader.exchange_files()
     assert loader.read_counters()[ENGINES_LOADED, ""] == loaded
@@ -389,7 +391,7 @@ def test_orders_of_other_buckets_have_other_folders(tmp_path: Path) -> None:
 
 def test_files_between_runner_and_compiler_survive_damage(tmp_path: Path) -> None:
     folder = EngineFolder(tmp_path / "engines")
-    bucket = CompiledBucket(bucket_of(3, 4), "OpenVINO", "a.blob", "00", bounds={"x": {"-1": 9}})
+    bucket = CompiledBucket(bucket_of(3, 4), "OpenVINO", "a.blob", "00", lookups="ab", checked=("x",))
     folder.write_buckets([bucket])
     assert folder.read_buckets() == (bucket,)
     folder.write_notes("a", RunnerNotes(((bucket_of(3, 4), 9),), ((bucket_of(1, 4), "wrong"),)))
@@ -405,8 +407,10 @@ def test_files_between_runner_and_compiler_survive_damage(tmp_path: Path) -> Non
 
 
 def make_loader(folder: EngineFolder, model: TimedModel, free_bytes: int | None = None) -> EngineLoader:
-    def load_engine(blob: bytes) -> TimedModel:
-        if blob == b"foreign":
+    def load_engine(bucket: CompiledBucket, read_file: ReadFile) -> TimedModel:
+        if bucket.lookups:
+            read_file(f"{bucket.lookups}.lookups", bucket.lookups)
+        if read_file(bucket.file, bucket.sha256) == b"foreign":
             raise RuntimeError("another version")
         return model
 
@@ -414,11 +418,17 @@ def make_loader(folder: EngineFolder, model: TimedModel, free_bytes: int | None 
     return EngineLoader(folder, model.make_router(), load_engine, facts)
 
 
-def write_engine(folder: EngineFolder, content: bytes, sha256: str | None = None) -> None:
+def write_engine(
+    folder: EngineFolder, content: bytes, sha256: str | None = None, lookups: bytes | None = None
+) -> None:
     folder.root.mkdir(parents=True, exist_ok=True)
     (folder.root / "a.blob").write_bytes(content)
     digest = hashlib.sha256(content).hexdigest() if sha256 is None else sha256
-    folder.write_buckets([CompiledBucket(bucket_of(3, 4), "OpenVINO", "a.blob", digest)])
+    bucket = CompiledBucket(bucket_of(3, 4), "OpenVINO", "a.blob", digest)
+    if lookups is not None:
+        bucket = replace(bucket, lookups=hashlib.sha256(b"lookups").hexdigest())
+        folder.lookups_path(bucket.lookups).write_bytes(lookups)
+    folder.write_buckets([bucket])
 
 
 def test_an_engine_is_loaded_once_and_serves(tmp_path: Path) -> None:
@@ -440,7 +450,7 @@ def test_an_engine_is_loaded_once_and_serves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sha256", "free_bytes", "reason"),
     [
-        (b"engine", "00", None, "the file of the engine is damaged"),
+        (b"engine", "00", None, "the engine cannot be loaded: its file is damaged"),
         (b"foreign", None, None, "the engine cannot be loaded: another version"),
         (b"engine", None, 2, NO_ROOM),
     ],
@@ -455,6 +465,25 @@ def test_an_engine_that_cannot_be_loaded_is_reported(
     assert folder.read_notes().refused == ((bucket_of(3, 4), reason),)
     ask(loader.router, model, 3)
     assert model.engine_runs == []
+
+
+@pytest.mark.parametrize(
+    ("content", "free_bytes", "reason"),
+    [
+        (b"damaged", None, "the engine cannot be loaded: its file is damaged"),
+        (b"lookups", 20, NO_ROOM),
+        (b"lookups", 26, None),
+    ],
+)
+def test_lookups_are_read_and_need_room_with_the_engine(
+    tmp_path: Path, content: bytes, free_bytes: int | None, reason: str | None
+) -> None:
+    folder, model = EngineFolder(tmp_path / "engines"), TimedModel()
+    loader = make_loader(folder, model, free_bytes)
+    write_engine(folder, b"engine", lookups=content)
+    loader.exchange_files()
+    assert dict(folder.read_notes().refused).get(bucket_of(3, 4)) == reason
+    assert loader.read_counters()[ENGINES_LOADED, ""] == (reason is None)
 
 
 def test_a_server_without_openvino_says_so(tmp_path: Path) -> None:

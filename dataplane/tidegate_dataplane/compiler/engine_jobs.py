@@ -132,11 +132,17 @@ class EngineJobs:
         """Move the engine to where the runners load it, if it fits."""
         if not bucket.file:
             return bucket
-        blob = scratch / bucket.file
-        used = sum(path.stat().st_size for path in engines.root.glob("*.engine"))
-        if used + blob.stat().st_size > MAX_FOLDER_BYTES:
+        blob, lookups = scratch / bucket.file, EngineFolder(scratch).lookups_path(bucket.lookups)
+        stored = engines.lookups_path(bucket.lookups)
+        added = [blob] if not bucket.lookups or stored.exists() else [blob, lookups]
+        used = sum(
+            path.stat().st_size for path in (*engines.root.glob("*.engine"), *engines.root.glob("*.lookups"))
+        )
+        if used + sum(path.stat().st_size for path in added) > MAX_FOLDER_BYTES:
             reason = f"the engines of the version would take more than {MAX_FOLDER_BYTES >> 20} MiB"
             return CompiledBucket(bucket.shape, reason=reason)
+        if lookups in added:
+            lookups.replace(stored)
         sha256 = hash_file(blob)
         blob.replace(engines.root / f"{sha256}.engine")
         return replace(bucket, file=f"{sha256}.engine", sha256=sha256)
@@ -145,7 +151,7 @@ class EngineJobs:
 def make_engine_key(source: Path, order: EngineOrder, shape: BucketShape) -> str:
     """Return the key of an engine compiled here: another graph, library, processor or shape makes another one."""
     package, compiler = Path(tidegate_dataplane.engines.__file__).parent, Path(__file__).parent
-    paths = [*sorted(package.glob("*.py")), compiler / "compile_engine.py", compiler / "lookup_bounds.py"]
+    paths = [*sorted(package.glob("*.py")), compiler / "compile_engine.py", compiler / "split_graph.py"]
     mode = [order.engine.value, order.precision.value]
     content = [hash_file(source), mode, shape, [hash_file(path) for path in paths], _find_openvino()]
     return hashlib.sha256(json.dumps([*content, *describe_passes()]).encode()).hexdigest()
@@ -169,6 +175,10 @@ def _drop_refused(engines: EngineFolder) -> dict[BucketShape, CompiledBucket]:
     for shape, reason in refused.items():
         (engines.root / buckets[shape].file).unlink(missing_ok=True)
         buckets[shape] = CompiledBucket(shape, reason=reason)
+    read = {engines.lookups_path(bucket.lookups) for bucket in buckets.values()}
+    for path in engines.root.glob("*.lookups"):
+        if path not in read:
+            path.unlink()
     if refused:
         engines.write_buckets(buckets.values())
     return buckets

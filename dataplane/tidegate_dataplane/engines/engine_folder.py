@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ class CompiledBucket:
 
     Without file and reason it is being compiled, or that was cut short; `attempts` counts how often it began.
 
-    `bounds` has for each input the columns that are ids, -1 for all of them, and the number of entries of their table.
+    `lookups` is the digest of the graph that computes what the engine reads, empty if it reads the request alone; `checked` has
+    the names of what it reads that must be finite.
     """
 
     shape: BucketShape
@@ -40,7 +41,8 @@ class CompiledBucket:
     max_error: float = 0.0
     cached: bool = False
     attempts: int = 0
-    bounds: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    lookups: str = ""
+    checked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class RunnerNotes:
 
 
 class EngineFolder:
-    """`buckets.json`, a file for each compiled engine, and `runner-<name>.json` of each runner."""
+    """`buckets.json`, a file for each compiled engine and for the lookups that several share, `runner-<name>.json` of each runner."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -72,6 +74,10 @@ class EngineFolder:
     def write_buckets(self, buckets: Iterable[CompiledBucket]) -> None:
         """Replace the list of buckets."""
         _write_json(self.root / INDEX_FILE, [asdict(bucket) for bucket in buckets])
+
+    def lookups_path(self, digest: str) -> Path:
+        """Return where the graph of lookups with this digest is."""
+        return self.root / f"{digest}.lookups"
 
     def write_notes(self, runner: str, notes: RunnerNotes) -> None:
         """Replace what this runner tells the compiler."""
@@ -142,10 +148,8 @@ def _read_bucket(entry: Any) -> CompiledBucket:
         max_error=float(entry["max_error"]),
         cached=bool(entry["cached"]),
         attempts=int(entry["attempts"]),
-        bounds={
-            str(name): {str(column): int(size) for column, size in columns.items()}
-            for name, columns in entry["bounds"].items()
-        },
+        lookups=Path(str(entry["lookups"])).name,
+        checked=tuple(map(str, entry["checked"])),
     )
 
 

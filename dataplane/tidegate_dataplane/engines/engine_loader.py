@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tidegate_dataplane.batching.arrays import Answer, Inputs
 from tidegate_dataplane.engines.bucket_shapes import BucketShape
@@ -18,7 +18,7 @@ from tidegate_dataplane.engines.engine_folder import (
     find_engine_dir,
 )
 from tidegate_dataplane.engines.engine_router import Engine, EngineRouter, LoadedBucket, read_choice
-from tidegate_dataplane.engines.request_guard import RequestGuard
+from tidegate_dataplane.engines.split_engine import Lookups, SplitEngine, list_network_names
 from tidegate_dataplane.runner_interface import (
     BUCKETED,
     COMPILE_FOLDER_FILE,
@@ -34,7 +34,12 @@ NO_OPENVINO = (
     "the Triton image has no Python package openvino: use Tidegate's image, or remove spec.compile.engine"
 )
 MEMORY_FACTOR = 2
-"""Memory that an engine takes at most, as a multiple of its file."""
+"""Memory that an engine or its lookups take at most, as a multiple of the file."""
+
+ReadFile = Callable[[str, str], bytes]
+"""Returns the content of a file of the compiler's folder, by name and SHA-256."""
+LoadEngine = Callable[[CompiledBucket, ReadFile], Engine]
+"""Makes an engine of the files of a bucket."""
 
 NO_COUNTS: Final = {
     **{(BUCKETED, way): 0 for way in (HIT, MISS, ORIGINAL)},
@@ -67,13 +72,15 @@ class EngineLoader:
         self,
         folder: EngineFolder,
         router: EngineRouter,
-        load_engine: Callable[[bytes], Engine] | None,
+        load_engine: LoadEngine | None,
         facts: RunnerFacts,
     ) -> None:
         """Without `load_engine`, no engine can be loaded here."""
         self.router = router
         self._folder, self._load_engine, self._facts = folder, load_engine, facts
         self._tried: dict[BucketShape, str] = {}
+        self._opened: set[str] = set()
+        """Digests of the lookups that are in memory."""
         self._written: RunnerNotes | None = None
         self._loaded = 0
         self._stop = threading.Event()
@@ -118,10 +125,9 @@ class EngineLoader:
         free = self._facts.free_bytes()
         return None if free is None else max(free - self._facts.version_bytes, 0) // self._facts.instances
 
-    def _load_bucket(self, bucket: CompiledBucket, load_engine: Callable[[bytes], Engine]) -> None:
-        path = self._folder.root / bucket.file
+    def _load_bucket(self, bucket: CompiledBucket, load_engine: LoadEngine) -> None:
         try:
-            room, needed = self._find_room(), MEMORY_FACTOR * path.stat().st_size
+            room, needed = self._find_room(), self._estimate_memory(bucket)
             if room is not None and needed > room:
                 self.router.report_refusal(
                     bucket.shape,
@@ -129,16 +135,27 @@ class EngineLoader:
                     "raise spec.resources.memory",
                 )
                 return
-            blob = path.read_bytes()
-            if hashlib.sha256(blob).hexdigest() != bucket.sha256:
-                self.router.report_refusal(bucket.shape, "the file of the engine is damaged")
-                return
-            engine = load_engine(blob)
+            engine = load_engine(bucket, self._read_file)
         except Exception as error:  # noqa: BLE001 - OpenVINO has no class of its own for a file of another version
             self.router.report_refusal(bucket.shape, f"the engine cannot be loaded: {error}")
             return
-        self.router.add_bucket(LoadedBucket(bucket.shape, engine, RequestGuard(bucket.bounds)))
+        self._opened.add(bucket.lookups)
+        self.router.add_bucket(LoadedBucket(bucket.shape, engine))
         self._loaded += 1
+
+    def _estimate_memory(self, bucket: CompiledBucket) -> int:
+        """Return the bytes that an engine takes at most, with its lookups if no other engine has opened them."""
+        paths = [self._folder.root / bucket.file]
+        if bucket.lookups and bucket.lookups not in self._opened:
+            paths.append(self._folder.lookups_path(bucket.lookups))
+        return MEMORY_FACTOR * sum(path.stat().st_size for path in paths)
+
+    def _read_file(self, name: str, digest: str) -> bytes:
+        content = (self._folder.root / name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != digest:
+            message = "its file is damaged"
+            raise ValueError(message)
+        return content
 
 
 def start_engines(
@@ -165,13 +182,21 @@ def start_engines(
     return loader
 
 
-def _find_engine(facts: RunnerFacts, precision: str) -> Callable[[bytes], Engine] | None:
+def _find_engine(facts: RunnerFacts, precision: str) -> LoadEngine | None:
     try:
-        from tidegate_dataplane.engines.openvino_engine import OpenVinoEngine
+        from tidegate_dataplane.engines.openvino_engine import load_network
     except ImportError:
         return None
+    opened: dict[str, Lookups] = {}
 
-    def load_engine(blob: bytes) -> Any:
-        return OpenVinoEngine.load_blob(blob, facts.outputs, precision=precision, threads=facts.threads)
+    def load_engine(bucket: CompiledBucket, read_file: ReadFile) -> Engine:
+        if bucket.lookups and bucket.lookups not in opened:
+            graph = read_file(f"{bucket.lookups}.lookups", bucket.lookups)
+            opened[bucket.lookups] = Lookups(graph, facts.threads)
+        lookups = opened.get(bucket.lookups)
+        blob = read_file(bucket.file, bucket.sha256)
+        names = list_network_names([name for name, _ in bucket.shape], facts.outputs, lookups)
+        network = load_network(blob, *names, precision=precision, threads=facts.threads)
+        return SplitEngine(lookups, network, checked=bucket.checked, outputs=facts.outputs)
 
     return load_engine

@@ -25,6 +25,7 @@ from tidegate_dataplane.engines.bucket_shapes import (
 )
 from tidegate_dataplane.engines.engine_folder import RunnerNotes
 from tidegate_dataplane.engines.speed_trial import SpeedTrial
+from tidegate_dataplane.engines.split_engine import UnfitRequestError
 from tidegate_dataplane.runner_interface import BUCKETED, HIT, MISS, ORIGINAL, PADDED_ROWS
 
 MIN_MISSES = 8
@@ -40,25 +41,16 @@ class Engine(Protocol):
     """A graph compiled for one shape."""
 
     def run_request(self, inputs: Mapping[str, Array]) -> list[Array]:
-        """Return the outputs in the model's order."""
-        ...
-
-
-class Guard(Protocol):
-    """Tells which requests the engine answers like the model."""
-
-    def accepts_request(self, inputs: Mapping[str, Array]) -> bool:
-        """Return whether the request may go to the engine."""
+        """Return the outputs in the model's order; raise UnfitRequestError for a request that the model must answer."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedBucket:
-    """An engine, and the requests that it may get."""
+    """An engine and the shape that it takes."""
 
     shape: BucketShape
     engine: Engine
-    guard: Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +118,11 @@ class EngineRouter:
             answer = self._execute(inputs)
             if not isinstance(answer, Exception):
                 trial.record_original(self._clock() - started)
-        elif route.bucket.guard.accepts_request(inputs):
+        else:
             hits = self._counts[HIT]
             answer = self._answer_checked(inputs, shape, route)
             if trial is not None and self._counts[HIT] > hits:
                 trial.record_engine(self._clock() - started)
-        else:
-            self._counts[ORIGINAL] += 1
-            return self._execute(inputs)
         if trial is not None and trial.is_slower and shape == route.bucket.shape in self._buckets:
             self.refuse_bucket(
                 shape, f"OpenVINO is no faster than ONNX Runtime where it is used: {trial.ratio:.2f}x"
@@ -207,6 +196,8 @@ class EngineRouter:
             return answer
         self._counts[ORIGINAL] += 1
         original = self._execute(inputs)
+        if isinstance(answer, UnfitRequestError):
+            return original
         if isinstance(answer, Exception):
             if not isinstance(original, Exception):
                 self.refuse_bucket(route.bucket.shape, f"the engine fails: {answer}")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import onnx
@@ -52,6 +52,14 @@ class Session:
             _raise_if_memory(error)
             return None
         return list(outputs)
+
+
+class Answering(Protocol):
+    """A graph that answers requests, in ONNX Runtime or elsewhere."""
+
+    def run_request(self, request: Request) -> list[Array] | None:
+        """Return the outputs, or None if it refuses the request."""
+        ...
 
 
 def _raise_if_memory(error: Exception) -> None:
@@ -108,8 +116,8 @@ def measure_error(expected: Array, answer: Array) -> float:
 
 
 def measure_speedups(
-    original: Session,
-    rewritten: Session,
+    original: Answering,
+    rewritten: Answering,
     requests: Sequence[tuple[Request, Request]],
     clock: Callable[[], float] = time.thread_time,
 ) -> list[float]:
@@ -126,7 +134,7 @@ def mean_speedup(speedups: Mapping[int, float]) -> float:
 
 
 def _measure_speedup(
-    original: Session, rewritten: Session, pair: tuple[Any, Any], clock: Callable[[], float]
+    original: Answering, rewritten: Answering, pair: tuple[Any, Any], clock: Callable[[], float]
 ) -> float:
     times: tuple[list[float], list[float]] = ([], [])
     end = time.monotonic() + 2 * RUN_SECONDS
