@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tidegate_dataplane.batching.arrays import Answer, Inputs
 from tidegate_dataplane.batching.join_check import CHECK_EVERY, TRIALS
+from tidegate_dataplane.engines import engine_router
 from tidegate_dataplane.engines.bucket_shapes import (
     MAX_MISSED,
     BucketShape,
@@ -23,6 +24,7 @@ from tidegate_dataplane.engines.bucket_shapes import (
     ShapeRounding,
     find_padding,
     pad_inputs,
+    read_shape,
 )
 from tidegate_dataplane.engines.engine_folder import (
     MAX_NOTES_AGE_S,
@@ -41,7 +43,7 @@ from tidegate_dataplane.engines.engine_router import (
     LoadedBucket,
     read_choice,
 )
-from tidegate_dataplane.engines.speed_trial import TIMED, TRIAL_EVERY
+from tidegate_dataplane.engines.speed_trial import TIMED, TRIAL_EVERY, SpeedTrial
 from tidegate_dataplane.engines.split_engine import UnfitRequestError
 from tidegate_dataplane.runner_interface import BUCKETED, ENGINES_LOADED, HIT, MISS, ORIGINAL, PADDED_ROWS
 
@@ -267,6 +269,65 @@ def test_a_measured_engine_that_gains_too_little_is_used_no_more(engine_s: float
     assert (len(model.engine_runs) - runs, not router.read_notes().refused) == (
         (50, True) if is_used else (0, False)
     )
+
+
+def test_a_bucket_that_gets_no_engine_is_neither_counted_nor_written_again(tmp_path: Path) -> None:
+    folder, model = EngineFolder(tmp_path / "engines"), TimedModel()
+    loader = make_loader(folder, model)
+    ask(loader.router, model, 3, times=MIN_MISSES)
+    loader.exchange_files()
+    folder.write_buckets([CompiledBucket(bucket_of(3, 4), reason="OpenVINO is no faster")])
+    loader.exchange_files()
+    written = folder.read_notes()
+    ask(loader.router, model, 3, times=MIN_MISSES)
+    ask(loader.router, model, 5, times=MIN_MISSES)
+    loader.exchange_files()
+    assert dict(folder.read_notes().missed) == {**dict(written.missed), bucket_of(5, 4): MIN_MISSES}
+    assert ways(loader.router) == (0, 3 * MIN_MISSES, 0)
+    # The compiler tries it again once its list has lost it, as after a change of the order.
+    folder.write_buckets([])
+    loader.exchange_files()
+    ask(loader.router, model, 3)
+    assert dict(loader.router.read_notes().missed)[bucket_of(3, 4)] == MIN_MISSES + 1
+
+
+def test_an_engine_pays_for_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routing takes time as well, which a request without an engine does not have."""
+    model = TimedModel(per_element_s=1.0, engine_s=15.4)
+    router = model.make_router(EngineChoice(measured=True))
+    router.add_bucket(model.load_bucket(4, 4))
+
+    def read_slowly(inputs: Inputs) -> BucketShape:
+        model.now_s += 0.4
+        return read_shape(inputs)
+
+    monkeypatch.setattr(engine_router, "read_shape", read_slowly)
+    ask(router, model, 4, times=TRIALS + 2 * TIMED)
+    [(_, reason)] = router.read_notes().refused
+    assert "1.01x" in reason, "16 s alone over 15.4 s and 0.4 s"
+
+
+def test_trials_that_the_original_wins_again_and_again_come_less_often() -> None:
+    trial = SpeedTrial()
+    gaps: list[int] = []
+
+    def run_trial() -> None:
+        for _ in range(2 * TIMED):
+            (trial.record_engine if trial.picks_engine() else trial.record_original)(1.0)
+
+    def count_until_next() -> int:
+        count = 1
+        while not trial.picks_engine():
+            trial.record_original(1.0)
+            count += 1
+        trial.record_engine(1.0)
+        return count
+
+    run_trial()
+    for _ in range(6):
+        gaps.append(count_until_next() // TRIAL_EVERY)
+        run_trial()
+    assert gaps == [1, 2, 4, 8, 16, 16]
 
 
 def test_fewer_rows_than_those_of_a_measured_engine_have_their_own_trial() -> None:

@@ -100,7 +100,9 @@ class EngineLoader:
     def exchange_files(self) -> None:
         """Load the engines that are new, and tell the compiler which buckets are missed."""
         if self._load_engine is not None:
-            for bucket in self._folder.read_buckets():
+            buckets = self._folder.read_buckets()
+            self.router.leave_to_original(frozenset(bucket.shape for bucket in buckets if bucket.reason))
+            for bucket in buckets:
                 if bucket.file and self._tried.get(bucket.shape) != bucket.sha256:
                     self._tried[bucket.shape] = bucket.sha256
                     self._load_bucket(bucket, self._load_engine)

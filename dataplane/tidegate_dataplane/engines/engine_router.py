@@ -87,7 +87,10 @@ class EngineRouter:
         self._rounding = ShapeRounding(choice.sizes, free)
         self._buckets: dict[BucketShape, LoadedBucket] = {}
         self._added: list[LoadedBucket] = []
+        self._decided: frozenset[BucketShape] = frozenset()
+        self._has_news = False
         self._routes: dict[BucketShape, tuple[_Route | None, BucketShape | None]] = {}
+        """By shape, where it goes, and the bucket that it misses unless it is clear what runs that."""
         self._checks: dict[tuple[BucketShape, frozenset[str]], JoinCheck] = {}
         self._unpadded: frozenset[str] = frozenset()
         self._refused: dict[BucketShape, str] = {}
@@ -99,22 +102,29 @@ class EngineRouter:
     def add_bucket(self, bucket: LoadedBucket) -> None:
         """Use an engine from the next request on; may be called on another thread."""
         self._added.append(bucket)
+        self._has_news = True
+
+    def leave_to_original(self, shapes: frozenset[BucketShape]) -> None:
+        """Count no more misses of these buckets, which get no engine; may be called on another thread."""
+        if shapes != self._decided:
+            self._decided = shapes
+            self._has_news = True
 
     def answer_request(self, inputs: Inputs) -> Answer:
         """Return the answer of the engine of the request's bucket, or of the original graph."""
-        while self._added:
-            bucket = self._added.pop()
-            self._buckets[bucket.shape] = bucket
-            self._routes.clear()
+        started = self._clock()
+        if self._has_news:
+            self._take_news()
         shape = read_shape(inputs)
         route = self._find_route(shape)
         if route is None:
             self._counts[MISS] += 1
             return self._execute(inputs)
         trial = self._find_trial(shape, route.bucket) if self._choice.measured else None
-        started = self._clock()
         if trial is not None and not trial.picks_engine():
             self._counts[ORIGINAL] += 1
+            # Without an engine, a request would not be routed either.
+            started = self._clock()
             answer = self._execute(inputs)
             if not isinstance(answer, Exception):
                 trial.record_original(self._clock() - started)
@@ -142,6 +152,7 @@ class EngineRouter:
     def report_refusal(self, shape: BucketShape, reason: str) -> None:
         """Tell the compiler that an engine was not loaded; may be called on another thread."""
         self._refused[shape] = reason
+        self._has_news = True
 
     def refuse_bucket(self, shape: BucketShape, reason: str) -> None:
         """Use the engine of a bucket no more, and tell the compiler why."""
@@ -154,16 +165,26 @@ class EngineRouter:
         ways = {(BUCKETED, way): count for way, count in self._counts.items()}
         return {**ways, (PADDED_ROWS, ""): self._padded_rows}
 
+    def _take_news(self) -> None:
+        self._has_news = False
+        while self._added:
+            bucket = self._added.pop()
+            self._buckets[bucket.shape] = bucket
+        self._routes.clear()
+
     def _find_route(self, shape: BucketShape) -> _Route | None:
-        """Return the bucket of a shape, and count a miss unless it has one of its own."""
-        if shape not in self._routes:
+        """Return the bucket of a shape, and count a miss if it should have another one."""
+        entry = self._routes.get(shape)
+        if entry is None:
             if len(self._routes) >= MAX_REMEMBERED:
                 self._routes.clear()
             target = self._rounding.round_shape(shape, self._unpadded) if count_rows(shape) else None
-            self._routes[shape] = self._search_route(shape, target), target
-        route, target = self._routes[shape]
-        if target is not None and target not in self._buckets and target not in self._refused:
-            self._missed.count_miss(target)
+            is_clear = target in self._buckets or target in self._refused or target in self._decided
+            entry = self._search_route(shape, target), None if is_clear else target
+            self._routes[shape] = entry
+        route, missed = entry
+        if missed is not None:
+            self._missed.count_miss(missed)
         return route
 
     def _search_route(self, shape: BucketShape, target: BucketShape | None) -> _Route | None:
@@ -188,11 +209,12 @@ class EngineRouter:
 
     def _answer_checked(self, inputs: Inputs, shape: BucketShape, route: _Route) -> Answer:
         check = self._find_check(route)
-        answer = _execute_engine(inputs, shape, route.bucket)
+        answer = _execute_engine(inputs, shape, route)
         is_trusted = not isinstance(answer, Exception) and not check.pick_requests(1)
         if is_trusted:
             self._counts[HIT] += 1
-            self._padded_rows += count_rows(route.bucket.shape) - count_rows(shape)
+            if route.padded:
+                self._padded_rows += count_rows(route.bucket.shape) - count_rows(shape)
             return answer
         self._counts[ORIGINAL] += 1
         original = self._execute(inputs)
@@ -232,8 +254,11 @@ class EngineRouter:
         self.refuse_bucket(route.bucket.shape, "the answers of the engine differ from those of the model")
 
 
-def _execute_engine(inputs: Inputs, shape: BucketShape, bucket: LoadedBucket) -> Answer:
+def _execute_engine(inputs: Inputs, shape: BucketShape, route: _Route) -> Answer:
+    bucket = route.bucket
     try:
+        if not route.padded:
+            return bucket.engine.run_request(inputs)
         outputs = bucket.engine.run_request(pad_inputs(inputs, bucket.shape))
     except Exception as error:  # noqa: BLE001 - whatever an engine raises, the original graph answers
         return error

@@ -8,6 +8,8 @@ MIN_GAIN = 1.03
 """An engine that gains less is not used: measurements vary, and it takes memory."""
 TRIAL_EVERY = 4096
 """After so many requests there is another trial: the machine may have other work."""
+MAX_TRIAL_EVERY = 16 * TRIAL_EVERY
+"""After trials that the original graph won one after the other, each comes after twice as many requests, up to this."""
 
 
 class SpeedTrial:
@@ -19,6 +21,7 @@ class SpeedTrial:
         self._engine_s: list[float] = []
         self._original_s: list[float] = []
         self._requests = 0
+        self._trial_every = TRIAL_EVERY
 
     @property
     def is_slower(self) -> bool:
@@ -28,7 +31,7 @@ class SpeedTrial:
     def picks_engine(self) -> bool:
         """Return whether the next request should run in the engine."""
         self._requests += 1
-        if self.ratio is None or self._requests > TRIAL_EVERY:
+        if self.ratio is None or self._requests > self._trial_every:
             return len(self._engine_s) <= len(self._original_s)
         return not self.is_slower
 
@@ -43,8 +46,11 @@ class SpeedTrial:
         self._judge_times()
 
     def _judge_times(self) -> None:
-        if self.ratio is not None and self._requests <= TRIAL_EVERY:
+        if self.ratio is not None and self._requests <= self._trial_every:
             self._engine_s, self._original_s = [], []
         elif min(len(self._engine_s), len(self._original_s)) >= TIMED:
+            was_slower = self.is_slower
             self.ratio = median(self._original_s) / max(median(self._engine_s), 1e-9)
+            is_again = was_slower and self.is_slower
+            self._trial_every = min(2 * self._trial_every, MAX_TRIAL_EVERY) if is_again else TRIAL_EVERY
             self._engine_s, self._original_s, self._requests = [], [], 0
