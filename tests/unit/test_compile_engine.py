@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_ir.passes.common import ShapeInferencePass
 
 from builders.engine_models import build_history_model, make_history_request
-from builders.onnx_models import a_model, a_tensor
+from builders.onnx_models import a_model, a_tensor, with_external_data, write_artefact
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
 from tidegate_dataplane.compiler import compile_engine, engine_jobs, shared_graphs
 from tidegate_dataplane.compiler.compile_engine import (
@@ -406,13 +406,20 @@ def test_other_passes_or_another_compiler_take_no_engine_of_the_cache(
 ) -> None:
     source = tmp_path / "model.onnx"
     source.write_bytes(b"graph")
-    before = make_engine_key(source, ORDER, SHAPE)
-    assert make_engine_key(source, ORDER, SHAPE) == before
+    before = make_engine_key("d", source, ORDER, SHAPE)
+    assert make_engine_key("d", source, ORDER, SHAPE) == before
     if changed == "passes":
         monkeypatch.setattr(shared_graphs, "LIBRARIES", ("onnx",))
     else:
         monkeypatch.setattr(engine_jobs, "_find_openvino", lambda: "another")
-    assert make_engine_key(source, ORDER, SHAPE) != before
+    assert make_engine_key("d", source, ORDER, SHAPE) != before
+
+
+def test_other_weights_beside_the_same_graph_take_no_engine_of_the_cache(tmp_path: Path) -> None:
+    """In 16 bits, an engine with the weights of the day before would pass the comparison."""
+    model, _ = with_external_data("model.data")
+    source = write_artefact(tmp_path, 1, model) / "model.onnx"
+    assert make_engine_key("monday", source, ORDER, SHAPE) != make_engine_key("tuesday", source, ORDER, SHAPE)
 
 
 def test_without_an_order_for_an_engine_nothing_is_compiled(tmp_path: Path) -> None:

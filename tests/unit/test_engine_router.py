@@ -438,7 +438,11 @@ def test_an_engine_leaves_room_for_the_next_version_and_the_other_processes(
 ) -> None:
     folder, model = EngineFolder(tmp_path / "engines"), TimedModel()
     facts = RunnerFacts("m_0_0", ["y"], 1, lambda: 26, instances, version_bytes)
-    loader = EngineLoader(folder, model.make_router(), lambda *_: model, facts)
+
+    def load_engine(_: CompiledBucket, __: ReadFile) -> TimedModel:
+        return model
+
+    loader = EngineLoader(folder, model.make_router(), load_engine, facts)
     write_engine(folder, b"engine")
     loader.exchange_files()
     assert loader.read_counters()[ENGINES_LOADED, ""] == loaded

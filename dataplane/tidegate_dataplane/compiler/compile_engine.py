@@ -19,6 +19,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from tidegate_dataplane.compiler.model_file import ModelNotCompiledError, explain_memory, read_model
 from tidegate_dataplane.compiler.split_graph import SplitGraph, UnsplitGraphError, split_graph
 from tidegate_dataplane.contract import EngineMode, EnginePrecision
 from tidegate_dataplane.engines.bucket_shapes import BucketShape, count_rows
@@ -84,10 +85,12 @@ def compile_bucket_file(arguments: Sequence[str]) -> int:
     bucket, files = CompiledBucket(shape), CompiledFiles(b"", b"")
     try:
         bucket, files = compile_bucket(
-            onnx.load(options.source), shape, options.engine, options.precision, options.candidate
+            read_model(options.source), shape, options.engine, options.precision, options.candidate
         )
-    except BucketLeftOutError as reason:
+    except (BucketLeftOutError, ModelNotCompiledError) as reason:
         bucket = replace(bucket, reason=str(reason))
+    except MemoryError:
+        bucket = replace(bucket, reason=str(explain_memory(options.source.stat().st_size)))
     if options.candidate is not None and bucket.reason:
         return 1
     folder = EngineFolder(options.output)

@@ -83,7 +83,7 @@ class EngineJobs:
         compiled = result is not None and bool(result.graph_sha256)
         source = self._folder.graph_path(job.digest) if compiled else job.source
         arguments = [str(source), str(scratch), order.engine.value, order.precision.value, json.dumps(shape)]
-        key = make_engine_key(source, order, shape)
+        key = make_engine_key(job.digest, source, order, shape)
         cached = self._load_cached(job, arguments, key, scratch)
         if cached is not None:
             return cached
@@ -148,12 +148,15 @@ class EngineJobs:
         return replace(bucket, file=f"{sha256}.engine", sha256=sha256)
 
 
-def make_engine_key(source: Path, order: EngineOrder, shape: BucketShape) -> str:
-    """Return the key of an engine compiled here: another graph, library, processor or shape makes another one."""
+def make_engine_key(digest: str, source: Path, order: EngineOrder, shape: BucketShape) -> str:
+    """Return the key of an engine compiled here: another graph, library, processor or shape makes another one.
+
+    `digest` is that of the artefact, since weights may be in files beside `source`.
+    """
     package, compiler = Path(tidegate_dataplane.engines.__file__).parent, Path(__file__).parent
     paths = [*sorted(package.glob("*.py")), compiler / "compile_engine.py", compiler / "split_graph.py"]
     mode = [order.engine.value, order.precision.value]
-    content = [hash_file(source), mode, shape, [hash_file(path) for path in paths], _find_openvino()]
+    content = [digest, hash_file(source), mode, shape, [hash_file(path) for path in paths], _find_openvino()]
     return hashlib.sha256(json.dumps([*content, *describe_passes()]).encode()).hexdigest()
 
 

@@ -6,7 +6,6 @@ exit status 1 says that it differs.
 """
 
 import argparse
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -16,8 +15,8 @@ from pathlib import Path
 import onnx
 
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
-from tidegate_dataplane.agent.formats import SERVED_GRAPH
 from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileResult
+from tidegate_dataplane.compiler.model_file import ModelNotCompiledError, explain_memory, read_model
 from tidegate_dataplane.contract import PassResult
 from tidegate_dataplane.graph_passes.pipeline import (
     TOLERANCE,
@@ -29,22 +28,17 @@ from tidegate_dataplane.graph_passes.pipeline import (
 )
 from tidegate_dataplane.graph_passes.proof import GraphRefusedError
 
-BASE_BYTES = 200 << 20
-SIZE_FACTOR = 4
-MAX_MODEL_BYTES = 2**31 - 2**20
-"""Above this, protobuf cannot hold a graph with its weights inside."""
-
 
 def compile_file(arguments: Sequence[str]) -> int:
     """Compile or prove a graph; return the exit status."""
     options = _parse_arguments(arguments)
-    model = _load_model(options.source)
-    if isinstance(model, CompileResult):
-        result = model
-    elif options.candidate is not None:
-        return _prove_graph(model, options.candidate)
-    else:
+    try:
+        model = read_model(options.source)
+        if options.candidate is not None:
+            return _prove_graph(model, options.candidate)
         result = _compile_graph(model, options.shared_input, options.output / GRAPH_FILE)
+    except ModelNotCompiledError as error:
+        result = CompileResult(message=str(error))
     (options.output / "result.json").write_text(result.model_dump_json())
     return 0
 
@@ -58,24 +52,6 @@ def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _load_model(source: Path) -> onnx.ModelProto | CompileResult:
-    """Return the model with its weights inside, or the failure."""
-    files = (path for path in source.parent.iterdir() if path.is_file() and SERVED_GRAPH not in path.name)
-    size = sum(path.stat().st_size for path in files)
-    if size > MAX_MODEL_BYTES:
-        return CompileResult(
-            message=f"the artefact has {size / 2**30:.1f} GiB, and graphs of more than 2 GiB are not compiled: remove spec.compile"
-        )
-    if _needed_bytes(size) > resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY:
-        return _describe_memory_failure(size)
-    try:
-        return onnx.load(source)
-    except MemoryError:
-        return _describe_memory_failure(size)
-    except Exception as error:  # noqa: BLE001 - protobuf and onnx have no common class for what is no model
-        return CompileResult(message=f"the model cannot be read: {error}; remove spec.compile")
-
-
 def _compile_graph(model: onnx.ModelProto, shared_inputs: Sequence[str], target: Path) -> CompileResult:
     started = time.monotonic()
     try:
@@ -84,8 +60,8 @@ def _compile_graph(model: onnx.ModelProto, shared_inputs: Sequence[str], target:
         return CompileResult(
             message=f"ONNX Runtime does not load the model here: {error}; remove spec.compile"
         )
-    except MemoryError:
-        return _describe_memory_failure(model.ByteSize())
+    except MemoryError as error:
+        raise explain_memory(model.ByteSize()) from error
     digest = ""
     if any(outcome.applied for outcome in optimized.outcomes):
         onnx.save(optimized.model, target)
@@ -133,20 +109,6 @@ def _describe_pass(outcome: PassOutcome) -> PassResult:
         reason=outcome.reason,
         changes=outcome.changes,
         max_error=outcome.finite_error,
-    )
-
-
-def _needed_bytes(size: int) -> int:
-    """Return the memory that a model of this size takes at least: the file, two graphs of the passes and two sessions."""
-    return BASE_BYTES + SIZE_FACTOR * size
-
-
-def _describe_memory_failure(size: int) -> CompileResult:
-    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
-    bound = "its limit" if limit == resource.RLIM_INFINITY else f"the {limit >> 20} MiB that it may take"
-    return CompileResult(
-        message=f"the compiler needs more memory than {bound}, for a model of {size >> 20} MiB at least {_needed_bytes(size) >> 20} MiB: "
-        "raise spec.compile.memory"
     )
 
 

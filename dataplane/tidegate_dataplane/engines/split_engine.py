@@ -95,14 +95,14 @@ class SplitEngine:
         self._look_up = None if lookups is None else lookups.bind_results(looked_up)
         self._computed = [name for name in outputs if name not in results]
 
-    def run_request(self, request: Mapping[str, Array]) -> list[Array]:
+    def run_request(self, inputs: Mapping[str, Array]) -> list[Array]:
         """Return the outputs in the model's order.
 
         Raise UnfitRequestError for what the network must not see; ONNX Runtime and the engine raise errors of their own.
         """
-        results = {} if self._look_up is None else self._look_up(request)
+        results = {} if self._look_up is None else self._look_up(inputs)
         for name, array in self._copied:
-            copy_array(array, request[name])
+            copy_array(array, inputs[name])
         if not all(np.isfinite(array).all() for array in self._checked):
             raise UnfitRequestError
         results.update(zip(self._computed, self._network.compute_outputs(), strict=True))
