@@ -191,7 +191,11 @@ def _extract_lookups(model: onnx.ModelProto, results: Iterable[ir.Value]) -> onn
     part = ir.convenience.extract(free.graph, inputs, outputs)
     for value in part.outputs:
         value.shape = None
-    return ir.to_proto(ir.Model(part, ir_version=free.ir_version, functions=list(free.functions.values())))
+    lookups = ir.to_proto(ir.Model(part, ir_version=free.ir_version, functions=list(free.functions.values())))
+    # They come from a set, and buckets share lookups of the same content.
+    lookups.graph.initializer.sort(key=lambda tensor: tensor.name)
+    lookups.graph.ClearField("value_info")
+    return lookups
 
 
 def _has_table_rows(value: ir.Value) -> bool:
