@@ -41,7 +41,7 @@ class OrtNetwork:
     def __init__(self, graph: onnx.ModelProto, outputs: Sequence[str]) -> None:
         self._session = Lookups(graph.SerializeToString(), threads=1)
         self._outputs = outputs
-        self.inputs = {
+        self.inputs: Mapping[str, Array] = {
             value.name: np.zeros(
                 [dim.dim_value for dim in value.type.tensor_type.shape.dim],
                 helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),

@@ -110,15 +110,15 @@ def _find_runtime_nodes(graph: ir.Graph) -> set[ir.Node]:
     """Return the nodes that ONNX Runtime computes: those that no engine may, and what they are computed from."""
     dynamic = _list_dynamic_values(graph)
     pending = [node for node in graph if _is_left_to_runtime(node, dynamic)]
-    found = set[ir.Node]()
+    runtime_nodes = set[ir.Node]()
     while pending:
         node = pending.pop()
-        if node in found:
+        if node in runtime_nodes:
             continue
-        found.add(node)
+        runtime_nodes.add(node)
         producers = (value.producer() for value in _list_operands(node) if value in dynamic)
         pending += [producer for producer in producers if producer is not None]
-    return found
+    return runtime_nodes
 
 
 def _list_dynamic_values(graph: ir.Graph) -> set[ir.Value]:

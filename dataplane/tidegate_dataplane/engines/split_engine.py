@@ -16,10 +16,8 @@ class UnfitRequestError(Exception):
 class Network(Protocol):
     """What an engine compiled for one shape."""
 
-    @property
-    def inputs(self) -> Mapping[str, Array]:
-        """Return the arrays that it reads, by name."""
-        ...
+    inputs: Mapping[str, Array]
+    """The arrays that it reads, by name."""
 
     def compute_outputs(self) -> list[Array]:
         """Return its outputs for what its arrays have."""
@@ -52,7 +50,7 @@ class Lookups:
 
         It raises errors of ONNX Runtime's own, also for a result that does not have the shape of its array.
         """
-        others = [name for name in self.outputs if name not in arrays]
+        unbound = [name for name in self.outputs if name not in arrays]
         binding = self._session.io_binding()
 
         def run_bound(request: Mapping[str, Array]) -> dict[str, Array]:
@@ -61,9 +59,9 @@ class Lookups:
             for name, array in zip(self.inputs, inputs, strict=True):
                 binding.bind_cpu_input(name, array)
             self._session.run_with_iobinding(binding)
-            values = binding.get_outputs()[len(self.outputs) - len(others) :] if others else ()
+            values = binding.get_outputs()[len(self.outputs) - len(unbound) :] if unbound else ()
             # The next request is written into the same memory.
-            return {name: value.numpy().copy() for name, value in zip(others, values, strict=True)}
+            return {name: value.numpy().copy() for name, value in zip(unbound, values, strict=True)}
 
         def run_copied(request: Mapping[str, Array]) -> dict[str, Array]:
             results = self.run_request(request)
@@ -75,7 +73,7 @@ class Lookups:
             return run_copied
         for name, array in arrays.items():
             binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        for name in others:
+        for name in unbound:
             binding.bind_output(name)
         return run_bound
 

@@ -113,7 +113,8 @@ class CompileSpec(ApiModel):
         Field(
             description="OnnxRuntime runs all requests. OpenVINO runs those whose shape comes often, compiled for that shape in the "
             "background, at most 16 shapes of a version, if the answers are those of the graph; Auto does so where OpenVINO is "
-            "faster, by measurement in the pod. All other requests run in ONNX Runtime at once. Only on Tidegate's own ONNX runner."
+            "faster, by measurement in the pod. All other requests run in ONNX Runtime at once. Only on Tidegate's own ONNX runner; for "
+            "GPUs, compile the model yourself and set spec.model.format to TensorRT or TorchExport."
         ),
     ] = CompileEngine.ONNX_RUNTIME
     precision: Annotated[

@@ -123,7 +123,7 @@ def judge_graphs(
             False,
             Reason.COMPILE_FAILED,
             f"version {version} serves as published: graph passes are proved on CPUs, and the slices of its ComputePool have "
-            "GPUs; remove spec.compile",
+            "GPUs; remove spec.compile, or compile the model yourself and set spec.model.format to TensorRT or TorchExport",
         )
     if inference.spec.replicas == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no graph is compiled")
