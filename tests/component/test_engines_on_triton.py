@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
+from builders.columns_model import COLUMNS, ENTRIES, publish_columns, score_ids
 from builders.engine_models import ITEMS, build_history_model, make_history_request
 from builders.metrics_page import metric
 from builders.scoring_client import ScoringClient
@@ -164,3 +165,34 @@ def test_listed_lengths_are_padded_where_the_model_has_a_mask(pod: ModelPod, cli
         report = pod.wait_for("the bucket has an engine", has_engine)
     assert [bucket.shape for bucket in engines_of(report).buckets] == ["history 8x32, item 8"]
     assert engines_of(report).message == ""
+
+
+@pytest.mark.no_rerun("a wrong answer")
+def test_a_graph_with_fused_columns_gets_an_engine_and_refuses_what_the_model_refuses(
+    pod: ModelPod, client: ScoringClient
+) -> None:
+    publish_columns(pod.artefact, 1, mark=pod.model)
+    pod.put(pod.order(1, graph_passes=True, engine=ORDER))
+    pod.wait_for("version 1 serves", serves_version(1))
+    random = np.random.default_rng(3)
+
+    def is_hit() -> bool:
+        ids = random.integers(-ENTRIES, ENTRIES, (8, COLUMNS))
+        np.testing.assert_array_equal(client.score({"ids": ids}).scores.reshape(-1), score_ids(ids, 1))
+        return count_ways(pod)["hit"] > 20
+
+    with run_compiler(pod):
+        wait_until(is_hit, what="an engine answers", timeout_s=90)
+        report = pod.wait_for("the bucket has an engine", has_engine)
+    assert report.compile is not None
+    assert [result.changes for result in report.compile.passes if result.name == "fuseEmbeddings"] == [
+        COLUMNS
+    ]
+    for number in (ENTRIES, -ENTRIES - 1, 2**31, 2**40, -(2**33)):
+        ids = random.integers(0, ENTRIES, (8, COLUMNS))
+        ids[3, 7] = number
+        # Of one in the middle, the fused table has a row.
+        with pytest.raises(InferenceServerException, match="indices element out of data bounds"):
+            client.score({"ids": ids})
+    hits = count_ways(pod)["hit"]
+    wait_until(lambda: is_hit() and count_ways(pod)["hit"] > hits, what="the engine is still used")
