@@ -297,6 +297,16 @@ DEFECTS: Final = (
         ),
     ),
     Defect(
+        name="compute-ids-in-engine",
+        suffered="An id beyond its table is answered by an engine with zeros instead of an error.",
+        file="dataplane/tidegate_dataplane/compiler/split_graph.py",
+        text="value.dtype not in _NETWORK_TYPES",
+        by="value.dtype is None",
+        seen_by=(
+            "tests/unit/test_split_graph.py::test_the_network_of_a_fused_graph_has_no_table_and_no_integer",
+        ),
+    ),
+    Defect(
         name="skip-range-check",
         suffered="An id beyond its own table gets the embedding of another column instead of an error.",
         file="dataplane/tidegate_dataplane/graph_passes/fuse_embeddings.py",

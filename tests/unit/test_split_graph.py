@@ -55,9 +55,7 @@ class OrtNetwork:
 
 
 def split(model: onnx.ModelProto, request: Request) -> SplitGraph:
-    fixed = ir.from_proto(fix_dimensions(model, tuple((name, a.shape) for name, a in request.items())))
-    ShapeInferencePass()(fixed)
-    return split_graph(model, fixed)
+    return split_graph(model, fix_dimensions(model, tuple((name, a.shape) for name, a in request.items())))
 
 
 def open_parts(model: onnx.ModelProto, request: Request) -> SplitEngine:
@@ -277,3 +275,74 @@ def test_outputs_of_a_request_are_not_those_of_the_next() -> None:
 def test_an_engine_takes_arrays_of_its_own_shape_and_type_alone(source: Array) -> None:
     with pytest.raises(ValueError, match="the engine takes float32"):
         copy_array(np.ones((2, 3), np.float32), source)
+
+
+def test_a_loop_is_run_by_onnx_runtime_with_what_its_body_reads() -> None:
+    """The body adds `x` as often as the request asks for; it reads `x` from the graph around it."""
+    body = helper.make_graph(
+        [helper.make_node("Add", ["before", "x"], ["after"]), helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [
+            a_tensor("step", [], TensorProto.INT64),
+            a_tensor("go", [], TensorProto.BOOL),
+            a_tensor("before", ["n", 4], TensorProto.FLOAT),
+        ],
+        [a_tensor("on", [], TensorProto.BOOL), a_tensor("after", ["n", 4], TensorProto.FLOAT)],
+    )
+    model = a_model(
+        [a_tensor("x", ["n", 4], TensorProto.FLOAT), a_tensor("times", [], TensorProto.INT64)],
+        [a_tensor("y", ["n", 4], TensorProto.FLOAT)],
+        nodes=[
+            helper.make_node("Neg", ["x"], ["start"]),
+            helper.make_node("Loop", ["times", "", "start"], ["sum"], body=body),
+            helper.make_node("Relu", ["sum"], ["y"]),
+        ],
+    )
+    request = {"x": np.ones((2, 4), np.float32), "times": np.array(3)}
+    parts = split(model, request)
+    assert parts.network_inputs == ("sum",)
+    np.testing.assert_array_equal(open_parts(model, request).run_request(request)[0], 2.0)
+
+
+@pytest.mark.parametrize(("outputs", "is_network"), [(["y", "i"], True), (["y", "z"], False)])
+def test_positions_that_nothing_reads_keep_no_operation_from_the_engine(
+    outputs: list[str], is_network: bool
+) -> None:
+    nodes = [
+        helper.make_node("TopK", ["x", "k"], outputs),
+        helper.make_node("Cast", ["z"], ["c"], to=TensorProto.FLOAT),
+    ]
+    model = a_model(
+        [a_tensor("x", ["n", 4], TensorProto.FLOAT)],
+        [
+            a_tensor("y", ["n", 2], TensorProto.FLOAT),
+            *([] if is_network else [a_tensor("c", ["n", 2], TensorProto.FLOAT)]),
+        ],
+        nodes=nodes[: 1 if is_network else 2],
+        weights=[numpy_helper.from_array(np.array([2]), "k")],
+    )
+    assert has_network(model, {"x": np.zeros((2, 4), np.float32)}) is is_network
+
+
+def test_a_network_that_takes_the_size_of_ids_does_not_read_them() -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("Shape", ["ids"], ["size"]),
+        helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+        helper.make_node("ReduceSum", ["rows", "last"], ["sums"], keepdims=0),
+        helper.make_node("Add", ["sums", "zeros"], ["y"]),
+    ]
+    model = a_model(
+        [a_tensor("ids", ["n", 4], TensorProto.INT64)],
+        [a_tensor("y", ["n", 4], TensorProto.FLOAT)],
+        nodes=nodes,
+        weights=[
+            numpy_helper.from_array(np.ones((9, 2), np.float32), "table"),
+            numpy_helper.from_array(np.array([-1]), "last"),
+        ],
+    )
+    # As passes leave it: with the shapes of values for any number of rows.
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    request = {"ids": np.zeros((3, 4), np.int64)}
+    assert split(model, request).network_inputs == ("rows",)
+    np.testing.assert_array_equal(open_parts(model, request).run_request(request)[0], 2.0)

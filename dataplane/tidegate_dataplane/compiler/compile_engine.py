@@ -114,13 +114,11 @@ def compile_bucket(
     With `candidate`, that engine is compared instead, and not measured.
     """
     fixed = fix_dimensions(model, shape)
-    inferred = ir.from_proto(fixed)
-    ShapeInferencePass()(inferred)
-    samples = list(_make_samples(inferred, shape))
+    samples = list(_make_samples(fixed, shape))
     try:
-        original, parts = Session(fixed), split_graph(model, inferred)
+        original, parts = Session(model), split_graph(model, fixed)
     except GraphRefusedError as error:
-        raise BucketLeftOutError(f"ONNX Runtime does not load the graph with this shape: {error}") from error
+        raise BucketLeftOutError(f"ONNX Runtime does not load the graph: {error}") from error
     except UnsplitGraphError as error:
         raise BucketLeftOutError(str(error)) from error
     graph = b"" if parts.lookups is None else parts.lookups.SerializeToString(deterministic=True)
@@ -151,21 +149,22 @@ def compile_bucket(
     return bucket, CompiledFiles(blob, graph)
 
 
-def fix_dimensions(model: onnx.ModelProto, shape: BucketShape) -> onnx.ModelProto:
-    """Return the graph with inputs of exactly this shape."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
+def fix_dimensions(model: onnx.ModelProto, shape: BucketShape) -> ir.Model:
+    """Return the graph with inputs of exactly this shape, and what follows from it; weights are not copied."""
+    fixed = ir.from_proto(model)
     sizes_by_name = dict(shape)
-    initializers = {tensor.name for tensor in fixed.graph.initializer}
-    for value in fixed.graph.input:
-        if value.name in initializers:
+    for value in fixed.graph.inputs:
+        if value.is_initializer():
             continue
-        dimensions = value.type.tensor_type.shape.dim
-        sizes = sizes_by_name.get(value.name)
-        if sizes is None or len(sizes) != len(dimensions):
-            raise BucketLeftOutError(f"requests have no input {value.name} with {len(dimensions)} dimensions")
-        for dimension, size in zip(dimensions, sizes, strict=True):
-            dimension.dim_value = size
+        sizes, rank = sizes_by_name.get(str(value.name)), 0 if value.shape is None else len(value.shape)
+        if sizes is None or len(sizes) != rank:
+            raise BucketLeftOutError(f"requests have no input {value.name} with {rank} dimensions")
+        value.shape = ir.Shape(sizes)
+    # Inference keeps a shape that a value has, with its free dimensions.
+    for node in fixed.graph:
+        for value in node.outputs:
+            value.shape = None
+    ShapeInferencePass()(fixed)
     return fixed
 
 

@@ -136,7 +136,8 @@ def _is_left_to_runtime(node: ir.Node, dynamic: set[ir.Value]) -> bool:
         return False
     if node.domain or node.op_type in _SIZED_BY_CONTENT or any(_list_subgraphs(node)):
         return True
-    values = [*(value for value in node.inputs if value in dynamic), *node.outputs]
+    results = (value for value in node.outputs if value.uses() or value.is_graph_output())
+    values = [*(value for value in node.inputs if value in dynamic), *results]
     return any(
         not isinstance(value.type, ir.TensorType) or value.dtype not in _NETWORK_TYPES
         for value in values
