@@ -99,14 +99,15 @@ def test_messages_get_features_and_wait_in_the_stream_while_there_are_none(space
         work.publish(messages[:10])
 
         space.apply("FeatureCompute", "users", _make_features(space))
+        space.ready("featurecompute/users")
         _wait_for_consuming(space, Reason.CONSUMING)
-        work.done([f"job-{user}" for user in range(10)])
+        work.done([f"job-{user}" for user in range(10)], timeout_s=200)
 
         (pod,) = space.installed.pods(space.namespace, f"{FEATURE_COMPUTE_LABEL}=users")
         with space.installed.paused(space.installed.processes(TRITON, [pod["metadata"]["uid"]])):
             work.publish(messages[10:])
             _wait_for_consuming(space, Reason.FEATURES_UNAVAILABLE)
-        results = work.done(tuple(users))
+        results = work.done(tuple(users), timeout_s=200)
         work.settled()
 
         # The last user is in no table.
