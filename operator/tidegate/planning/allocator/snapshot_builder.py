@@ -351,7 +351,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
             draining=member.draining_replicas + member.assigned_replicas - assigned,
             spare=member.warm_spares,
         ),
-        load_s=_find_load_time(member),
+        load_s=solver.DEFAULT_LOAD_S if member.claim.load_s is None else member.claim.load_s,
         since_up_s=up_s,
         since_down_s=down_s,
         ready_by_node=list_ready_by_node(member.claim, observed.slices.healthy_nodes),
@@ -437,15 +437,11 @@ def _estimate_stream_demand(
     So the demand is never below a small share of a replica, which gets it a pod unless other work is worth more.
     """
     floor_per_s = _POLLING_SHARE * curve.rate_at(1)
-    deadline = find_deadline(nearline, signal, floor_per_s, _find_load_time(member))
+    deadline = find_deadline(nearline, signal, floor_per_s, member.claim.load_s)
     if signal is not None and signal.fresh:
         needed_per_s = floor_per_s if deadline is None else deadline.rate
         return DemandInput((max(signal.demand_per_s, needed_per_s),), deadline=deadline)
     return DemandInput((floor_per_s,), deadline=deadline) if member.assigned_replicas == 0 else None
-
-
-def _find_load_time(member: PoolMember) -> float:
-    return solver.DEFAULT_LOAD_S if member.claim.load_s is None else member.claim.load_s
 
 
 def protect_in_event(bounds: ReplicaBounds, replicas: int, event: EventDemand) -> ReplicaBounds:

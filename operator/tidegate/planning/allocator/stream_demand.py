@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from tidegate.allocation.snapshot import AllocationSnapshot, DeadlineInput, PlacementInput
+from tidegate.allocation.snapshot import (
+    DEFAULT_LOAD_S,
+    AllocationSnapshot,
+    DeadlineInput,
+    PlacementInput,
+)
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
 from tidegate.api.nearline import NearlineSpec
@@ -61,12 +66,12 @@ def to_metrics(counted: BrokerCount) -> InferenceMetrics | None:
 
 
 def find_deadline(
-    nearline: NearlineSpec, signal: Signal | None, least_per_s: float, load_s: float
+    nearline: NearlineSpec, signal: Signal | None, least_per_s: float, load_s: float | None
 ) -> DeadlineInput | None:
     """Return the rate that keeps messages within spec.nearline.maxDelay; None if that is absent.
 
     At a rate r, the message that arrives now waits as long as the backlog takes, so r is the backlog over the delay, and at least
-    the rate of arrivals. Replicas that start now answer after `load_s`, so that time is left out, but for half of the delay.
+    the rate of arrivals. Replicas that start now answer after `load_s`, where it is measured, so that time is left out, but for half of the delay.
     Without a fresh count it is `least_per_s`, which keeps a pod that counts.
     """
     if nearline.max_delay is None:
@@ -74,6 +79,7 @@ def find_deadline(
     max_delay_s = parse_duration(nearline.max_delay) / timedelta(seconds=1)
     if signal is None or not signal.fresh or signal.backlog is None:
         return DeadlineInput(least_per_s, max_delay_s)
+    load_s = DEFAULT_LOAD_S if load_s is None else load_s
     arrivals_per_s = signal.demand_per_s - signal.backlog / CATCH_UP_S
     catch_up_per_s = signal.backlog / max(max_delay_s - load_s, max_delay_s / 2)
     return DeadlineInput(min(max(arrivals_per_s, catch_up_per_s, least_per_s), MAX_RATE_PER_S), max_delay_s)
