@@ -11,10 +11,11 @@ The model weighs a history of ids by a network, as DIN does. It is loaded four t
   without a bucket: the time of the former must not depend on the latter;
 - the compiler and the version start again with nothing but the node's cache.
 
-Prints one JSON document; exits 1 when more or fewer engines were compiled than there are buckets, a first answer takes more than 1.2 of
-`plain` in the median, the p99 of a bucket's requests is more than 1.1 with new shapes, anything is compiled after the restart,
-an answer in 32 bits differs by more than 1e-5 of the largest number, or in 16 bits by more than 2e-2, or `Auto` is
-less than 0.97 as fast as `plain` at any number of rows. The speed-ups of the others are reported and not judged.
+Prints one JSON document; exits 1 when more or fewer engines were compiled than there are buckets, a first answer takes more
+than 1.2 of `plain` in the median, the p99 of a bucket's requests is more than 1.1 with new shapes, anything is compiled after
+the restart or fewer engines than buckets come from the cache, an answer in 32 bits differs by more than 1e-5 of the largest
+number, or in 16 bits by more than 2e-2, or `Auto` is less than 0.97 as fast as `plain` at any number of rows. The speed-ups of
+the others are reported and not judged.
 """
 
 from __future__ import annotations
@@ -100,11 +101,12 @@ class Arm:
             batched=is_batched(onnx_file),
         )
         shutil.rmtree(self.server.repository / self.name, ignore_errors=True)
+        # Nothing is left of the pod before: a runner looks for engines within a second.
+        shutil.rmtree(self.exchange, ignore_errors=True)
         (staging / "cache").symlink_to(self.exchange.parent)
         load_version(self.server, order, facts, staging)
         # The runner before has then told its last misses, which are not those of a new pod.
         time.sleep(EXPORT_S)
-        shutil.rmtree(self.exchange, ignore_errors=True)
         folder = CompileFolder(self.exchange)
         source = self.server.repository / self.name / "1" / "model.onnx"
         folder.write_result("bench", CompileResult())
@@ -297,7 +299,7 @@ def list_problems(figures: Mapping[str, Any]) -> Sequence[str]:
         "time of first answers": figures["first_answers"]["time_ratio"] <= 1.2,
         "p99 in a bucket": figures["in_bucket"]["p99_ratio"] <= 1.1,
         "speed of auto": min(figures["speedups"]["auto"].values()) >= 0.97,
-        "compiled after a restart": figures["restart"]["compiled"] == 0,
+        "compiled after a restart": figures["restart"] == {"compiled": 0, "from_cache": figures["buckets"]},
         **{f"answers of {name}": figures["max_error"][name] <= bound for name, bound in TOLERANCES.items()},
     }
     return [name for name, holds in checks.items() if not holds]
