@@ -40,7 +40,7 @@ class FakeModel:
     async def get_signature(self) -> ModelSignature:
         return ModelSignature(tuple(self.specs), tuple(self.outputs), self.rows)
 
-    async def infer(
+    async def infer_outputs(
         self, request_id: str, inputs: Sequence[InferenceTensor]
     ) -> tuple[str, tuple[InferenceTensor, ...]]:
         del request_id

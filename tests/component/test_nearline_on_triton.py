@@ -11,6 +11,7 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
 from builders.waiting import wait_until
+from fixtures.feature_answers import feature_answers
 from fixtures.kafka import RunningKafka
 from fixtures.stream import (
     MAX_DELIVERIES,
@@ -344,3 +345,46 @@ def test_a_message_that_takes_long_is_given_back_when_the_worker_must_go(slow_po
     assert slow_pod.work.results() == {}
     wait_until(lambda: slow_pod.work.free() == 1, what="it is given back", timeout_s=30)
     slow_pod.pod.triton.kill()  # which would go on with it for a minute
+
+
+def _ask_for(user: int) -> bytes:
+    tensor = {"name": "user_id", "datatype": "INT64", "shape": [1, 1], "data": [user]}
+    return json.dumps({"id": f"u-{user}", "inputs": [tensor]}).encode()
+
+
+@pytest.mark.no_rerun("a lost or doubled message")
+def test_messages_get_features_and_none_is_lost_while_there_are_none(stream_pod: StreamPod) -> None:
+    with feature_answers() as features:
+        stream_pod.serve(features=features.order)
+        stream_pod.work.publish([_ask_for(user) for user in range(20)])
+        stream_pod.work.done([f"u-{user}" for user in range(20)])
+
+        features.status = 503
+        stream_pod.work.publish([_ask_for(user) for user in range(20, 60)])
+        stream_pod.pod.wait_for(
+            "the features are missing",
+            lambda said: said.stream is not None and said.stream.problem == Reason.FEATURES_UNAVAILABLE,
+        )
+        asked = features.requests
+        features.status = 200
+        results = stream_pod.work.done([f"u-{user}" for user in range(60)])
+        stream_pod.work.settled()
+
+        # One message at a time tried whether they are there again.
+        assert asked <= 20 + 16 + 10
+        assert {name: score(result) for name, result in results.items()} == {
+            f"u-{user}": user * 2 + 1000.0 for user in range(60)
+        }
+        assert stream_pod.work.kept() == 60
+        assert stream_pod.work.dead() == []
+        assert stream_pod.pod.report().features_revision == "r1"
+
+
+def test_a_message_without_the_keys_of_its_features_is_a_dead_letter(stream_pod: StreamPod) -> None:
+    with feature_answers() as features:
+        stream_pod.serve(features=features.order)
+        stream_pod.work.publish([a_message(1), _ask_for(3)])
+        assert score(stream_pod.work.done(["u-3"])["u-3"]) == 1006.0
+        stream_pod.work.settled()
+        ((_, headers),) = stream_pod.work.dead()
+        assert "Malformed" in headers.values()

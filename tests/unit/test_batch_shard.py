@@ -276,7 +276,7 @@ def test_texts_numbers_of_other_types_and_dictionaries_become_tensors(world: Wor
     seen: list[Any] = []
 
     class Seeing(FakeModel):
-        async def infer(
+        async def infer_outputs(
             self, request_id: str, inputs: Sequence[InferenceTensor]
         ) -> tuple[str, tuple[InferenceTensor, ...]]:
             seen.append([(one.name, one.array.tolist()) for one in inputs])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from aiohttp import web
 from numpy.typing import NDArray
 
 from tidegate_dataplane.agent.nearline.failure_policy import FaultOrigin, Redeliver, judge_failure
+from tidegate_dataplane.agent.nearline.featured_model import FeaturedModel
 from tidegate_dataplane.agent.nearline.features import FeatureClient
 from tidegate_dataplane.agent.nearline.message import InferenceTensor, MalformedError
 from tidegate_dataplane.agent.nearline.model import NoAnswerError
@@ -75,8 +76,18 @@ class Gateway:
         return web.Response(status=200 if self.is_ready else 503)
 
 
+class Model:
+    """A model that takes some inputs, and changes with its version."""
+
+    def __init__(self, *inputs: str) -> None:
+        self.inputs = frozenset(inputs)
+
+    async def read_inputs(self) -> frozenset[str]:
+        return self.inputs
+
+
 @asynccontextmanager
-async def asking(gateway: Gateway, *passed: str) -> AsyncGenerator[FeatureClient]:
+async def asking(gateway: Gateway, *taken: str, clock: Clock | None = None) -> AsyncGenerator[FeatureClient]:
     app = web.Application()
     app.router.add_post("/v2/models/users/infer", gateway.infer)
     app.router.add_get("/v2/models/users/ready", gateway.ready)
@@ -84,15 +95,31 @@ async def asking(gateway: Gateway, *passed: str) -> AsyncGenerator[FeatureClient
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    port = runner.addresses[0][1]
-    client = FeatureClient(
-        StreamFeatures(gateway=f"127.0.0.1:{port}", call=CALL, passed_inputs=passed, revision="abc")
-    )
+    client = make_client(runner.addresses[0][1], Model("age", "price", *taken), clock)
     try:
         yield client
     finally:
         await client.close_client()
         await runner.cleanup()
+
+
+class Clock:
+    """A clock that stands still until it is advanced."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def client_order(client: FeatureClient) -> StreamFeatures:
+    """The order of a client, for another one of the same gateway."""
+    return StreamFeatures(gateway=client.gateway, call=CALL, revision="abc")
+
+
+def make_client(port: int, model: Model, clock: Clock | None = None) -> FeatureClient:
+    features = StreamFeatures(gateway=f"127.0.0.1:{port}", call=CALL, revision="abc")
+    return FeatureClient(features, model.read_inputs, *(() if clock is None else (clock,)))
 
 
 async def test_the_model_gets_features_and_the_tensors_that_are_for_it() -> None:
@@ -157,7 +184,7 @@ async def test_a_request_that_is_rejected_is_the_fault_of_the_message() -> None:
         ) as caught:
             await client.compute_inputs(MESSAGE)
         assert caught.value.fault is FaultOrigin.MESSAGE
-        assert not client.problem
+        assert not client.is_failing
 
 
 @pytest.mark.parametrize(
@@ -177,30 +204,108 @@ async def test_a_request_that_is_rejected_is_the_fault_of_the_message() -> None:
         (lambda: answer_ages(values=[[1], [2]]), r"output age is FP32 \[2, 1\], not FP32 \[-1, 2\]"),
     ],
 )
-async def test_every_other_answer_is_an_absence_until_it_is_ready_again(
+async def test_every_other_answer_is_an_absence_until_a_request_is_answered(
     response: Callable[[], web.Response], message: str
 ) -> None:
-    gateway = Gateway()
+    gateway, clock = Gateway(), Clock()
     gateway.response, gateway.is_ready = response, False
-    async with asking(gateway) as client:
+    async with asking(gateway, clock=clock) as client:
         assert await client.is_ready()
         assert gateway.requests == []
         with pytest.raises(NoAnswerError, match=message) as caught:
             await client.compute_inputs(MESSAGE)
         assert caught.value.fault is FaultOrigin.FEATURES
+        assert client.is_failing
+        assert client.problem == ""
+        clock.now += 5.0
         assert client.problem == caught.value.message
 
         assert not await client.is_ready()
         assert client.problem == "FeatureCompute users does not answer: HTTP status 503: no text"
-        gateway.is_ready = True
+        gateway.is_ready, gateway.response = True, answer_ages
+        assert not await client.is_ready()
+        clock.now += 1.0
         assert await client.is_ready()
-        assert not client.problem
-    assert [path for path, _, _ in gateway.requests[1:]] == ["/v2/models/users/ready"] * 2
+        assert client.is_failing
+        await client.compute_inputs(MESSAGE)
+        assert not client.is_failing
+    assert [path for path, _, _ in gateway.requests[1:3]] == ["/v2/models/users/ready"] * 2
     assert all(headers["x-tidegate-features"] == "ads/users" for _, headers, _ in gateway.requests)
 
 
+async def test_requests_that_fail_although_it_is_ready_come_after_longer_pauses() -> None:
+    gateway, clock = Gateway(), Clock()
+    gateway.response = lambda: web.Response(status=429)
+    waits: list[float] = []
+    async with asking(gateway, clock=clock) as client:
+        for _ in range(9):
+            with pytest.raises(NoAnswerError):
+                await client.compute_inputs(MESSAGE)
+            began = clock.now
+            while not await client.is_ready():
+                clock.now += 0.1
+            waits.append(clock.now - began)
+    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0], abs=0.11)
+
+
+async def test_a_version_with_other_inputs_gets_its_features() -> None:
+    gateway, model = Gateway(), Model("age", "price")
+    asked: list[list[str]] = []
+
+    class Swapped:
+        """Refuses what the present version does not take."""
+
+        async def infer_outputs(
+            self, request_id: str, inputs: Sequence[InferenceTensor]
+        ) -> tuple[str, tuple[InferenceTensor, ...]]:
+            asked.append([item.name for item in inputs])
+            if frozenset(item.name for item in inputs) != model.inputs:
+                raise NoAnswerError(FaultOrigin.MESSAGE, "unexpected inputs")
+            return "2", ()
+
+        async def close_connection(self) -> None:
+            return
+
+    async with asking(gateway) as client:
+        client = FeatureClient(client_order(client), model.read_inputs)
+        featured = FeaturedModel(Swapped(), client)
+        assert await featured.infer_outputs("a", MESSAGE) == ("2", ())
+        model.inputs = frozenset({"age", "price", "city"})
+        assert await featured.infer_outputs("b", MESSAGE) == ("2", ())
+        with pytest.raises(NoAnswerError, match="unexpected inputs"):
+            await featured.infer_outputs("c", (*MESSAGE, tensor("other", "FP32", [[1]], np.float32)))
+        await featured.close_connection()
+    assert asked == [
+        ["price", "age"],
+        ["price", "age"],
+        ["city", "price", "age"],
+        ["city", "price", "other", "age"],
+    ]
+
+
+async def test_a_model_without_a_feature_waits() -> None:
+    gateway = Gateway()
+    async with asking(gateway) as client:
+        client = FeatureClient(client_order(client), Model("price").read_inputs)
+        with pytest.raises(
+            NoAnswerError, match="the model takes no feature of FeatureCompute users"
+        ) as caught:
+            await client.compute_inputs(MESSAGE)
+    assert caught.value.fault is FaultOrigin.FEATURES
+    assert gateway.requests == []
+
+
+async def test_no_redirect_is_followed() -> None:
+    gateway = Gateway()
+    gateway.response = lambda: web.Response(status=307, headers={"Location": "/v2/models/users/ready"})
+    async with asking(gateway) as client:
+        with pytest.raises(NoAnswerError, match="HTTP status 307"):
+            await client.compute_inputs(MESSAGE)
+    assert len(gateway.requests) == 1
+
+
 async def test_a_gateway_that_is_away_is_named() -> None:
-    client = FeatureClient(StreamFeatures(gateway="127.0.0.1:1", call=CALL, revision="abc"))
+    client = make_client(1, Model("age"))
     with pytest.raises(NoAnswerError, match="FeatureCompute users cannot be reached through 127") as caught:
         await client.compute_inputs(MESSAGE)
     assert caught.value.fault is FaultOrigin.FEATURES

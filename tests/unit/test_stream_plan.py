@@ -17,12 +17,26 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.features.feature_jobs import find_feature_jobs
 from tidegate.planning.inference.planner import InferenceObserved, plan_inference
 from tidegate.planning.inference.stream_plan import StreamPlan, plan_stream
-from tidegate.resources.inference import hash_source
+from tidegate.resources.inference import hash_source, make_desired_state, make_inference_workload
+from tidegate.resources.serving import build_config_map
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import StreamFeatures
+from tidegate_dataplane.contract import AgentReport, DesiredState, StreamFeatures
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GATEWAY = "tidegate-gateway.tidegate-system.svc:8080"
+
+
+READY = {
+    "observedGeneration": 1,
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "AllReplicasReady",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ],
+}
 
 
 def a_worker(features: str | None = "users", *, inputs: Any = None) -> Inference:
@@ -52,7 +66,7 @@ def some_features(name: str = "users", namespace: str = "ads", **changes: Any) -
         ],
         **changes,
     }
-    return a_feature_compute(name, namespace, **spec)
+    return a_feature_compute(name, namespace, **{"status": READY, **spec})
 
 
 def features_of(plan: StreamPlan) -> StreamFeatures:
@@ -68,36 +82,29 @@ def refusal_of(plan: StreamPlan) -> tuple[Reason, str, bool]:
 
 
 def test_a_stream_without_features_is_as_before() -> None:
-    plan = plan_stream(a_worker(None), None, GATEWAY)
+    plan = plan_stream(a_worker(None), None, GATEWAY, None)
     assert plan.refusal is None
     assert plan.order is not None
     assert "features" not in plan.order.model_dump(by_alias=True)
-    assert plan_stream(an_inference(), None, GATEWAY) == StreamPlan()
+    assert plan_stream(an_inference(), None, GATEWAY, None) == StreamPlan()
 
 
-def test_agents_ask_for_the_features_that_the_model_takes() -> None:
+def test_agents_ask_for_the_features_of_the_compute() -> None:
     compute = some_features()
-    features = features_of(plan_stream(a_worker(), compute, GATEWAY))
+    features = features_of(plan_stream(a_worker(), compute, GATEWAY, None))
 
     assert (features.gateway, features.call.model) == (GATEWAY, "users")
     assert features.call.headers == {"x-tidegate-features": "ads/users"}
     assert [spec.name for spec in features.call.inputs] == ["user_id"]
-    assert [spec.name for spec in features.call.outputs] == ["age"]
-    assert features.passed_inputs == ()
-
-
-def test_a_key_that_the_model_takes_too_is_passed_on() -> None:
-    inputs = [
-        {"name": "age", "dtype": "INT64", "shape": [-1, 1]},
-        {"name": "user_id", "dtype": "INT64", "shape": [-1, 1]},
-    ]
-    assert features_of(plan_stream(a_worker(inputs=inputs), some_features(), GATEWAY)).passed_inputs == (
-        "user_id",
-    )
+    # The agent selects those that the version takes that serves.
+    assert [spec.name for spec in features.call.outputs] == ["age", "height"]
+    assert features_of(plan_stream(a_worker(inputs=[]), compute, GATEWAY, None)) == features
 
 
 def test_features_of_another_namespace_are_called_by_their_own_name() -> None:
-    features = features_of(plan_stream(a_worker("shop/users"), some_features(namespace="shop"), GATEWAY))
+    features = features_of(
+        plan_stream(a_worker("shop/users"), some_features(namespace="shop"), GATEWAY, None)
+    )
     assert features.call.headers == {"x-tidegate-features": "shop/users"}
     assert features.call.title == "FeatureCompute shop/users"
 
@@ -142,11 +149,11 @@ def test_features_of_another_namespace_are_called_by_their_own_name() -> None:
             ),
         ),
         (
-            a_worker(inputs=[]),
-            some_features(),
+            a_worker(),
+            some_features(status={}),
             (
-                Reason.WAITING_FOR_REPLICAS,
-                "spec.nearline.features: which features the model takes is unknown until it has loaded",
+                Reason.TARGET_NOT_READY,
+                "spec.nearline.features: FeatureCompute users is not Ready yet; messages wait in the stream",
                 False,
             ),
         ),
@@ -174,7 +181,7 @@ def test_features_of_another_namespace_are_called_by_their_own_name() -> None:
 def test_what_keeps_features_away_keeps_messages_in_the_stream(
     worker: Inference, compute: FeatureCompute | None, expected: tuple[Reason, str, bool]
 ) -> None:
-    assert refusal_of(plan_stream(worker, compute, GATEWAY)) == expected
+    assert refusal_of(plan_stream(worker, compute, GATEWAY, None)) == expected
 
 
 def test_a_stream_is_a_user_of_the_features() -> None:
@@ -184,28 +191,116 @@ def test_a_stream_is_a_user_of_the_features() -> None:
 
 
 def test_another_plan_or_gateway_is_another_revision() -> None:
-    revision = features_of(plan_stream(a_worker(), some_features(), GATEWAY)).revision
-    assert features_of(plan_stream(a_worker(), some_features(replicas=3), GATEWAY)).revision == revision
-    features = some_features().spec.model_dump(mode="json", by_alias=True)["features"]
-    features[0]["lookup"]["default"] = "-2"
+    revision = features_of(plan_stream(a_worker(), some_features(), GATEWAY, None)).revision
+    assert features_of(plan_stream(a_worker(), some_features(replicas=3), GATEWAY, None)).revision == revision
+    other = some_features(features=changed_features())
+    assert features_of(plan_stream(a_worker(), other, GATEWAY, None)).revision != revision
+    assert features_of(plan_stream(a_worker(), some_features(), "gateway:1", None)).revision != revision
+
+
+def changed_features() -> list[dict[str, Any]]:
+    return [{"name": "age", "lookup": {"field": "profiles.age", "type": "int64", "default": "-2"}}]
+
+
+def test_features_of_another_plan_are_ordered_once_they_have_rolled_out() -> None:
+    before = an_order(plan_stream(a_worker(), some_features(), GATEWAY, None))
+    rolling = some_features(features=changed_features(), status={"observedGeneration": 0})
+
+    during = features_of(plan_stream(a_worker(), rolling, GATEWAY, before))
+    degraded = features_of(plan_stream(a_worker(), some_features(status={}), GATEWAY, before))
+    after = features_of(plan_stream(a_worker(), some_features(features=changed_features()), GATEWAY, before))
+
+    assert before.stream is not None
+    assert during == degraded == before.stream.features
+    assert after.revision != during.revision
+    # Those of another FeatureCompute do not stand in.
+    elsewhere = some_features(namespace="shop", status={})
     assert (
-        features_of(plan_stream(a_worker(), some_features(features=features), GATEWAY)).revision != revision
+        refusal_of(plan_stream(a_worker("shop/users"), elsewhere, GATEWAY, before))[0]
+        is Reason.TARGET_NOT_READY
     )
-    assert features_of(plan_stream(a_worker(), some_features(), "gateway:1")).revision != revision
 
 
-@pytest.mark.parametrize(("reported", "orders"), [(None, 0), ("", 1), ("an older one", 1), ("the same", 0)])
-def test_an_agent_with_other_features_gets_the_order_again(reported: str | None, orders: int) -> None:
-    worker = a_worker().model_copy(
-        update={"metadata": a_worker().metadata.model_copy(update={"generation": 1})}
+def an_order(plan: StreamPlan, **changes: Any) -> DesiredState:
+    settings = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1")
+    order = make_desired_state(a_worker(**changes), settings, epoch=1)
+    return order.model_copy(update={"stream": plan.order})
+
+
+REVISION = "the same"
+
+
+@pytest.mark.parametrize(
+    ("reported", "generation", "sent"),
+    [
+        (REVISION, 1, []),
+        ("", 1, [True]),
+        ("an older one", 1, [True]),
+        # It does not know features, and would ask the model without them.
+        (None, 1, []),
+        (None, 0, [False]),
+    ],
+)
+def test_an_agent_with_other_features_gets_the_order_again(
+    reported: str | None, generation: int, sent: list[bool]
+) -> None:
+    worker = a_worker()
+    revision = features_of(plan_stream(worker, some_features(), GATEWAY, None)).revision
+    report = a_report(
+        1, generation=generation, features_revision=revision if reported == REVISION else reported
     )
-    revision = features_of(plan_stream(worker, some_features(), GATEWAY)).revision
+    orders = plan_orders(worker, {"p0": report}, some_features())
+    assert [order.stream is not None for order in orders.values()] == sent
+    assert all(order.features_revision == revision for order in orders.values() if order.stream is not None)
+
+
+def plan_orders(
+    worker: Inference, reports: dict[str, AgentReport], compute: FeatureCompute | None, start: str = ""
+) -> dict[str, DesiredState]:
+    """The orders by pod, where `start` is what the ConfigMap has."""
     settings = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", gateway=GATEWAY)
-    report = a_report(1, features_revision=revision if reported == "the same" else reported)
-    pod = a_pod("p0", source=hash_source(worker))
+    source = hash_source(worker)
+    pods = [a_pod(name, source=source) for name in reports]
+    config_maps = []
+    if start:
+        workload = make_inference_workload(worker, start)
+        config_maps = [{**build_config_map(workload, settings)}]
     observed = InferenceObserved(
-        worker, NOW, epoch=3, pods=[pod], reports={pod.uid: report}, features=some_features()
+        worker,
+        NOW,
+        epoch=3,
+        pods=pods,
+        reports={pod.uid: reports[pod.key.name] for pod in pods},
+        config_maps=config_maps,
+        features=compute,
     )
-    sent = plan_inference(observed, settings).orders
-    assert len(sent) == orders
-    assert all(order.desired_state.features_revision == revision for order in sent)
+    return {order.pod.key.name: order.desired_state for order in plan_inference(observed, settings).orders}
+
+
+@pytest.mark.no_rerun("a refused right")
+def test_withdrawn_features_reach_every_replica_in_the_middle_of_a_swap() -> None:
+    worker = a_worker()
+    start = an_order(plan_stream(worker, some_features(), GATEWAY, None))
+    revision = start.features_revision
+    swapping = worker.model_copy(
+        update={
+            "metadata": worker.metadata.model_copy(update={"generation": 2}),
+            "spec": worker.spec.model_copy(
+                update={"model": worker.spec.model.model_copy(update={"version": "2"})}
+            ),
+        }
+    )
+    reports = {
+        "old": a_report(1, generation=1, features_revision=revision),
+        "loading": a_report(1, target=2, generation=2, features_revision=revision),
+        "done": a_report(2, generation=2, features_revision=revision),
+    }
+    unchanged = plan_orders(swapping, reports, some_features(), start.to_json())
+    withdrawn = plan_orders(swapping, reports, None, start.to_json())
+
+    assert unchanged == {}
+    assert {name: (order.version, order.stream) for name, order in withdrawn.items()} == {
+        "old": (1, None),
+        "loading": (2, None),
+        "done": (2, None),
+    }

@@ -147,7 +147,7 @@ def _run_shard(
             ).score_shard()
         finally:
             if model is not None:
-                runner.run(model.close())
+                runner.run(model.close_connection())
 
 
 def _open_features(

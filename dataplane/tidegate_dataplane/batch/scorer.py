@@ -21,7 +21,7 @@ RETRY_PAUSE_S: Final = 0.5
 class InferenceModel(Protocol):
     """The methods of a model client that scoring needs."""
 
-    async def infer(
+    async def infer_outputs(
         self, request_id: str, inputs: Sequence[InferenceTensor]
     ) -> tuple[str, tuple[InferenceTensor, ...]]:
         """Return the version that answered and its outputs.
@@ -144,7 +144,7 @@ class BatchScorer:
             return await self._retry_batch(batch, error)
 
     async def _infer_batch(self, batch: RowBatch) -> RowsOutcome:
-        _, outputs = await self._model.infer(f"{self._name}-{batch.first_row}", batch.inputs)
+        _, outputs = await self._model.infer_outputs(f"{self._name}-{batch.first_row}", batch.inputs)
         for tensor in outputs:
             if len(tensor.array.shape) == 0 or len(tensor.array) != batch.rows:
                 raise NoAnswerError(

@@ -38,12 +38,11 @@ class KafkaOrder(ContractModel):
 class StreamFeatures(ContractModel):
     """How a pod gets the features of a message: by one call through the gateways at `gateway`, host:port.
 
-    The inputs of the call come from the message. The model gets the outputs, and of these inputs those in `passed_inputs`.
+    The inputs of the call come from the message. Of its outputs, the model gets those that have the name of one of its inputs.
     """
 
     gateway: str
     call: ModelCall
-    passed_inputs: tuple[str, ...] = ()
     revision: str = Field(
         min_length=1, description="changes with any of these fields or the plan; the report has it"
     )

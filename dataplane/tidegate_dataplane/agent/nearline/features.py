@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -13,6 +14,7 @@ from tidegate_dataplane.agent.nearline.message import InferenceTensor, Malformed
 from tidegate_dataplane.agent.nearline.model import MAX_MESSAGE_CHARS, NoAnswerError
 from tidegate_dataplane.agent.triton import READY_TIMEOUT_S
 from tidegate_dataplane.contract import AS_OF, StreamFeatures, TensorSpec
+from tidegate_dataplane.contract.answers import make_bounded_session, read_body
 from tidegate_dataplane.pipeline.wire import (
     LENGTH_HEADER,
     Arrays,
@@ -22,26 +24,49 @@ from tidegate_dataplane.pipeline.wire import (
     encode_tensor,
 )
 
-MAX_ANSWER_BYTES: Final = 64 << 20
+MAX_ANSWER_BYTES: Final = 16 << 20
+FIRST_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 30.0
+REPORTED_AFTER_S: Final = 5.0
+"""A shorter absence is a rollout or a lost connection, and is not reported."""
 _OF_MESSAGE: Final = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
 """Statuses for which the message is the cause; for every other one, the FeatureCompute does not answer."""
 _TIME: Final = TensorSpec(name=AS_OF, dtype="INT64", shape=(-1, 1))
+
+ReadInputs = Callable[[], Awaitable[frozenset[str]]]
+"""Returns the names of the inputs of the model that serves now; raises NoAnswerError."""
 
 
 class FeatureClient:
     """Asks for the features of one message after the other; several may be in flight."""
 
-    def __init__(self, order: StreamFeatures) -> None:
-        self._order = order
+    def __init__(
+        self, order: StreamFeatures, read_inputs: ReadInputs, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.gateway = order.gateway
         self._call = order.call
+        self._read_inputs = read_inputs
+        self._clock = clock
         self._inputs: Mapping[str, TensorSpec] = {
             **{spec.name: spec for spec in self._call.inputs},
             AS_OF: _TIME,
         }
         self._base = f"http://{order.gateway}/v2/models/{self._call.model}"
         self._session: aiohttp.ClientSession | None = None
-        self.problem = ""
-        """Why the FeatureCompute does not answer; empty if it answered the last request, or before the first."""
+        self._model_inputs: frozenset[str] | None = None
+        self._problem, self._failing_since = "", 0.0
+        self._pause_s, self._retry_at, self._is_tested = FIRST_PAUSE_S, 0.0, False
+
+    @property
+    def is_failing(self) -> bool:
+        """Return whether no request was answered since one was not."""
+        return bool(self._problem)
+
+    @property
+    def problem(self) -> str:
+        """Return why the FeatureCompute has not answered for some seconds; empty if it has."""
+        lasts = self._clock() - self._failing_since >= REPORTED_AFTER_S
+        return self._problem if lasts else ""
 
     async def close_client(self) -> None:
         """Close the connections."""
@@ -50,22 +75,34 @@ class FeatureClient:
             await session.close()
 
     async def is_ready(self) -> bool:
-        """Return whether the FeatureCompute answers; it is asked only after a request that it did not answer."""
-        if not self.problem:
+        """Return whether to send another request: after one that was not answered, once the FeatureCompute is ready.
+
+        It is asked after pauses that grow with each request that fails although it was ready.
+        """
+        if not self._problem:
             return True
+        if self._clock() < self._retry_at:
+            return False
+        self._retry_at = self._clock() + self._pause_s
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 async with self._open_session().get(
-                    f"{self._base}/ready", headers=self._call.headers
+                    f"{self._base}/ready", headers=self._call.headers, allow_redirects=False
                 ) as response:
                     if response.status != HTTPStatus.OK:
-                        self.problem = self._describe_status(response.status, await _read_text(response))
+                        text = _find_error(await read_body(response, MAX_ANSWER_BYTES))
+                        self._problem = self._describe_status(response.status, text)
                         return False
-        except (TimeoutError, OSError, aiohttp.ClientError) as error:
-            self.problem = self._describe_error(error, READY_TIMEOUT_S)
+        except (TimeoutError, OSError, ValueError, aiohttp.ClientError) as error:
+            self._problem = self._describe_error(error, READY_TIMEOUT_S)
             return False
-        self.problem = ""
+        self._is_tested = True
         return True
+
+    async def refresh_model(self) -> bool:
+        """Read the inputs of the model again, and return whether they have changed."""
+        before, self._model_inputs = self._model_inputs, await self._read_inputs()
+        return before != self._model_inputs
 
     async def compute_inputs(self, tensors: Sequence[InferenceTensor]) -> tuple[InferenceTensor, ...]:
         """Return the inputs of the model: the features, and the tensors of the message that are for the model.
@@ -74,14 +111,16 @@ class FeatureClient:
             MalformedError: the message lacks a tensor that the features need, or has one that is a feature.
             NoAnswerError: there is no answer, or the FeatureCompute rejects the request.
         """
+        if self._model_inputs is None:
+            await self.refresh_model()
+        taken = self._model_inputs or frozenset()
+        outputs = tuple(spec for spec in self._call.outputs if spec.name in taken)
+        if not outputs:
+            raise self._note_absence(f"the model takes no feature of {self._call.title}")
         encoded = self._encode_inputs({tensor.name: tensor for tensor in tensors})
-        arrays = await self._request_features(encoded)
-        features = (InferenceTensor(spec.name, spec.dtype, arrays[spec.name]) for spec in self._call.outputs)
-        passed = (
-            tensor
-            for tensor in tensors
-            if tensor.name not in self._inputs or tensor.name in self._order.passed_inputs
-        )
+        arrays = await self._request_features(encoded, outputs)
+        features = (InferenceTensor(spec.name, spec.dtype, arrays[spec.name]) for spec in outputs)
+        passed = (tensor for tensor in tensors if tensor.name not in self._inputs or tensor.name in taken)
         return (*passed, *features)
 
     def _encode_inputs(self, tensors: Mapping[str, InferenceTensor]) -> list[EncodedTensor]:
@@ -104,62 +143,60 @@ class FeatureClient:
             encoded.append(encode_tensor(tensor.array, spec))
         return encoded
 
-    async def _request_features(self, encoded: Sequence[EncodedTensor]) -> Arrays:
-        document = encode_document(encoded, self._call.outputs)
+    async def _request_features(
+        self, encoded: Sequence[EncodedTensor], outputs: Sequence[TensorSpec]
+    ) -> Arrays:
+        document = encode_document(encoded, outputs)
         body = b"".join((document, *(tensor.content for tensor in encoded)))
         headers = {**self._call.headers, LENGTH_HEADER: str(len(document))}
         limit_s = self._call.timeout_us / 1e6
         try:
             async with asyncio.timeout(limit_s):
                 async with self._open_session().post(
-                    f"{self._base}/infer", data=body, headers=headers
+                    f"{self._base}/infer", data=body, headers=headers, allow_redirects=False
                 ) as response:
-                    answer = await response.content.read(MAX_ANSWER_BYTES + 1)
-                    while len(answer) <= MAX_ANSWER_BYTES and (
-                        piece := await response.content.read(MAX_ANSWER_BYTES + 1 - len(answer))
-                    ):
-                        answer += piece
-        except (TimeoutError, OSError, aiohttp.ClientError) as error:
+                    answer = await read_body(response, MAX_ANSWER_BYTES)
+        except (TimeoutError, OSError, ValueError, aiohttp.ClientError) as error:
             raise self._note_absence(self._describe_error(error, limit_s)) from error
         if response.status in _OF_MESSAGE:
-            self.problem = ""
-            reason = _find_error(answer)
-            raise NoAnswerError(FaultOrigin.MESSAGE, f"{self._call.title} rejects it: {reason}")
+            self._note_answer()
+            raise NoAnswerError(FaultOrigin.MESSAGE, f"{self._call.title} rejects it: {_find_error(answer)}")
         if response.status != HTTPStatus.OK:
             raise self._note_absence(self._describe_status(response.status, _find_error(answer)))
         try:
-            if len(answer) > MAX_ANSWER_BYTES:
-                raise ValueError(f"it has more than {MAX_ANSWER_BYTES >> 20} MiB")
             length = int(response.headers.get(LENGTH_HEADER) or len(answer))
-            arrays = decode_response(answer, length, self._call.outputs)
+            arrays = decode_response(answer, length, outputs)
         except ValueError as error:
-            raise self._note_absence(
-                f"the response of {self._call.title} cannot be read: {error}"[:MAX_MESSAGE_CHARS]
-            ) from error
-        self.problem = ""
+            message = f"the response of {self._call.title} cannot be read: {error}"
+            raise self._note_absence(message[:MAX_MESSAGE_CHARS]) from error
+        self._note_answer()
         return arrays
 
+    def _note_answer(self) -> None:
+        self._problem, self._pause_s, self._is_tested = "", FIRST_PAUSE_S, False
+
     def _note_absence(self, problem: str) -> NoAnswerError:
-        self.problem = problem
+        now = self._clock()
+        if not self._problem:
+            self._failing_since = now
+        if self._is_tested:
+            self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+        self._problem, self._retry_at, self._is_tested = problem, now + self._pause_s, False
         return NoAnswerError(FaultOrigin.FEATURES, problem)
 
     def _describe_error(self, error: Exception, limit_s: float) -> str:
         reason = f"no answer within {limit_s:g} s" if isinstance(error, TimeoutError) else str(error)
-        return f"{self._call.title} cannot be reached through {self._order.gateway}: {reason}"[
-            :MAX_MESSAGE_CHARS
-        ]
+        text = f"{self._call.title} cannot be reached through {self.gateway}: {reason}"
+        return text[:MAX_MESSAGE_CHARS]
 
     def _describe_status(self, status: int, reason: str) -> str:
         return f"{self._call.title} does not answer: HTTP status {status}: {reason}"[:MAX_MESSAGE_CHARS]
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(auto_decompress=False)
+            # Each request has a limit of its own.
+            self._session = make_bounded_session(aiohttp.ClientTimeout())
         return self._session
-
-
-async def _read_text(response: aiohttp.ClientResponse) -> str:
-    return _find_error(await response.content.read(4 * MAX_MESSAGE_CHARS))
 
 
 def _find_error(body: bytes) -> str:

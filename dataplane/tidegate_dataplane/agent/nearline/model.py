@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 from tritonclient.grpc import InferInput, aio  # type: ignore[import-untyped]  # publishes no types
@@ -45,6 +45,20 @@ class ModelSignature:
     rows: int
 
 
+class AnsweringModel(Protocol):
+    """A model that answers messages."""
+
+    async def infer_outputs(
+        self, request_id: str, inputs: Sequence[InferenceTensor]
+    ) -> tuple[str, tuple[InferenceTensor, ...]]:
+        """Return the version that answered and its outputs; raises as TritonModel."""
+        ...
+
+    async def close_connection(self) -> None:
+        """Close the connections."""
+        ...
+
+
 class TritonModel:
     """Client of one model of one server."""
 
@@ -53,7 +67,7 @@ class TritonModel:
         self._name, self._version = name, version
         self._client: Any = aio.InferenceServerClient(address, channel_args=[*CHANNEL_OPTIONS, *UNLIMITED])
 
-    async def close(self) -> None:
+    async def close_connection(self) -> None:
         """Close the channel."""
         await self._client.close()
 
@@ -86,7 +100,7 @@ class TritonModel:
             _parse_specs(metadata.get("inputs", ())), _parse_specs(metadata.get("outputs", ())), rows
         )
 
-    async def infer(
+    async def infer_outputs(
         self, request_id: str, inputs: Sequence[InferenceTensor]
     ) -> tuple[str, tuple[InferenceTensor, ...]]:
         """Return the version that answered and its outputs.

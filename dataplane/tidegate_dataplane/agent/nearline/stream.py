@@ -8,6 +8,7 @@ from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, re
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.broker import Broker
+from tidegate_dataplane.agent.nearline.featured_model import FeaturedModel
 from tidegate_dataplane.agent.nearline.features import FeatureClient
 from tidegate_dataplane.agent.nearline.kafka_broker import KafkaBroker
 from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
@@ -89,15 +90,21 @@ def make_worker_starter(
     """Return the function that starts the worker of an order."""
 
     def start_worker(desired: DesiredState, order: StreamOrder) -> StreamWorker:
+        model = TritonModel(settings.triton_grpc, desired.model)
+
+        async def read_inputs() -> frozenset[str]:
+            return frozenset(spec.name for spec in (await model.get_signature()).inputs)
+
+        features = FeatureClient(order.features, read_inputs) if order.features is not None else None
         return StreamWorker(
             order,
             ResultOrigin(desired.owner, settings.pod_name, desired.model),
             _make_broker(order, desired, settings, environment),
-            TritonModel(settings.triton_grpc, desired.model),
+            model if features is None else FeaturedModel(model, features),
             lambda: is_ready(desired.model),
             metrics,
             at_once=_request_concurrency(desired, order),
-            features=FeatureClient(order.features) if order.features is not None else None,
+            features=features,
         )
 
     return start_worker

@@ -37,7 +37,7 @@ from tidegate_dataplane.agent.nearline.message import (
     parse_message,
     render_result,
 )
-from tidegate_dataplane.agent.nearline.model import NoAnswerError, TritonModel
+from tidegate_dataplane.agent.nearline.model import AnsweringModel, NoAnswerError
 from tidegate_dataplane.agent.nearline.tasks import cancel_tasks
 from tidegate_dataplane.agent.nearline.window import Delivery, DeliveryWindow
 from tidegate_dataplane.contract import StreamCount, StreamOrder
@@ -73,7 +73,7 @@ class StreamWorker:
         order: StreamOrder,
         origin: ResultOrigin,
         broker: Broker,
-        model: TritonModel,
+        model: AnsweringModel,
         is_ready: Callable[[], Awaitable[bool]],
         metrics: AgentMetrics,
         *,
@@ -83,7 +83,7 @@ class StreamWorker:
     ) -> None:
         """Start the worker; it asks the model `at_once` messages side by side while the readiness check returns True.
 
-        With `features`, it adds the features of each message to the inputs of the model.
+        `features` computes the features that `model` adds to messages; nothing is fetched while it cannot.
         """
         self._order = order
         self._origin = origin
@@ -119,6 +119,10 @@ class StreamWorker:
         """Return why the features of messages cannot be computed now; empty if they can."""
         return self._features.problem if self._features is not None else ""
 
+    @property
+    def _features_fail(self) -> bool:
+        return self._features is not None and self._features.is_failing
+
     async def finish(self) -> None:
         """Stop pulling, finish what is in flight, and give the rest back; within FETCH_S + YIELD_S.
 
@@ -137,9 +141,7 @@ class StreamWorker:
         ):
             gauge.set(0)
         await self._broker.close()
-        await self._model.close()
-        if self._features is not None:
-            await self._features.close_client()
+        await self._model.close_connection()
 
     async def _run_sessions(self) -> None:
         while not self._ending.is_set():
@@ -215,8 +217,8 @@ class StreamWorker:
                 self._update_gauges()
 
     def _fetch_count(self, window: DeliveryWindow) -> int:
-        """Return how many messages to fetch; while the bucket refuses results, one at a time tests it."""
-        if self._results_refused:
+        """Return how many messages to fetch; one at a time tests a bucket that refuses results, and features that fail."""
+        if self._results_refused or self._features_fail:
             return 0 if window.open_deliveries else 1
         return window.free_slots if window.free_slots >= max(1, self._order.max_in_flight // 4) else 0
 
@@ -286,7 +288,9 @@ class StreamWorker:
             await self._publish_dead_letter(
                 delivery, DeadLetter(DeadReason.DEADLINE_PASSED, f"its deadline was {past_s:.1f} s ago")
             )
-        elif is_unfinished(delivery.delivery_count, max_deliveries) and not self._results_refused:
+        elif is_unfinished(delivery.delivery_count, max_deliveries) and not (
+            self._results_refused or self._features_fail
+        ):
             detail = (
                 f"{delivery.delivery_count} deliveries, the last ones alone, ended without answer or failure"
             )
@@ -333,10 +337,7 @@ class StreamWorker:
             self._busy_since = time.monotonic()
         self._requests_in_flight += 1
         try:
-            inputs = request.inputs
-            if self._features is not None:
-                inputs = await self._features.compute_inputs(inputs)
-            return await self._model.infer(request.id, inputs)
+            return await self._model.infer_outputs(request.id, request.inputs)
         finally:
             self._requests_in_flight -= 1
             if self._requests_in_flight == 0:

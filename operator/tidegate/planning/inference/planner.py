@@ -49,13 +49,13 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Re
     if inference.spec.batch is not None:
         return plan_batch(observed, inference.spec.batch, settings)
     source, deployments = hash_source(inference), match_deployments(observed)
-    stream = plan_stream(inference, observed.features, settings.gateway)
+    text = find_start_text(observed.config_maps, source)
+    memory = _read_history(inference, text)
+    stream = plan_stream(inference, observed.features, settings.gateway, memory.committed)
     target = make_desired_state(
         inference, settings, epoch=observed.epoch, slices=observed.slice_resources
     ).model_copy(update={"stream": stream.order})
     replicas = _list_replicas(observed, deployments, source)
-    text = find_start_text(observed.config_maps, source)
-    memory = _read_history(inference, text)
     swap = plan_swap(target, memory, replicas, observed.now)
     # Keep the stored text if only epoch and generation differ: these are there for tracing and change no behaviour.
     unchanged = (

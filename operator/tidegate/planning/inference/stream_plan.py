@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
@@ -15,7 +16,14 @@ from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.digest import hash_json
 from tidegate.resources.nearline import make_stream_order
 from tidegate.routing.hosts import FEATURES_HEADER
-from tidegate_dataplane.contract import FeaturePlan, ModelCall, StreamFeatures, StreamOrder, TensorSpec
+from tidegate_dataplane.contract import (
+    DesiredState,
+    FeaturePlan,
+    ModelCall,
+    StreamFeatures,
+    StreamOrder,
+    TensorSpec,
+)
 
 _PATH: Final = "spec.nearline.features"
 _TIMEOUT: Final = timedelta(seconds=10)
@@ -30,23 +38,31 @@ class StreamPlan:
     refusal: PlanRefusal | None = None
 
 
-def plan_stream(inference: Inference, compute: FeatureCompute | None, gateway: str) -> StreamPlan:
+def plan_stream(
+    inference: Inference, compute: FeatureCompute | None, gateway: str, ordered: DesiredState | None
+) -> StreamPlan:
     """Return the stream of an Inference.
 
     `compute` is the FeatureCompute that it names, None if there is none or it does not share with the namespace; `gateway` is
-    the gateways' `host:port` inside the cluster.
+    the gateways' `host:port` inside the cluster. `ordered` is the last order, whose features stay until those of another plan
+    have rolled out.
     """
     order, nearline = make_stream_order(inference), inference.spec.nearline
     if order is None or nearline is None or nearline.features is None:
         return StreamPlan(order)
-    features = _resolve_features(inference, nearline.features, compute, gateway)
+    before = ordered.stream.features if ordered is not None and ordered.stream is not None else None
+    features = _resolve_features(inference, nearline.features, compute, gateway, before)
     if isinstance(features, PlanRefusal):
         return StreamPlan(refusal=features)
     return StreamPlan(order.model_copy(update={"features": features}))
 
 
 def _resolve_features(
-    inference: Inference, name: str, compute: FeatureCompute | None, gateway: str
+    inference: Inference,
+    name: str,
+    compute: FeatureCompute | None,
+    gateway: str,
+    before: StreamFeatures | None,
 ) -> StreamFeatures | PlanRefusal:
     if compute is None or compute.metadata.deletion_timestamp is not None:
         message = f"{_PATH}: {_describe_absence(inference, name)}; messages wait in the stream"
@@ -56,15 +72,7 @@ def _resolve_features(
     except InvalidSpecError as error:
         message = f"{_PATH}: FeatureCompute {name}: {error}; messages wait in the stream"
         return PlanRefusal(Reason.TARGET_NOT_READY, message, stalled=False)
-    model = inference.status.model
-    if model is None or not model.inputs:
-        message = f"{_PATH}: which features the model takes is unknown until it has loaded"
-        return PlanRefusal(Reason.WAITING_FOR_REPLICAS, message, stalled=False)
-    taken = {
-        tensor.name: TensorSpec(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape)
-        for tensor in model.inputs
-    }
-    problem = _find_problem(name, plan, taken)
+    problem = _find_problem(inference, name, plan)
     if problem is not None:
         return PlanRefusal(Reason.PLAN_INVALID, f"{_PATH}: {problem}")
     call = ModelCall(
@@ -72,12 +80,28 @@ def _resolve_features(
         headers={FEATURES_HEADER: str(compute.key)},
         model=compute.metadata.name,
         inputs=plan.inputs,
-        outputs=tuple(output for output in plan.outputs if output.name in taken),
+        outputs=plan.outputs,
         timeout_us=_TIMEOUT // timedelta(microseconds=1),
     )
-    passed = tuple(spec.name for spec in plan.inputs if spec.name in taken)
-    revision = hash_json([gateway, call.model_dump(mode="json"), passed, plan.hash])
-    return StreamFeatures(gateway=gateway, call=call, passed_inputs=passed, revision=revision)
+    revision = hash_json([gateway, call.model_dump(mode="json"), plan.hash])
+    features = StreamFeatures(gateway=gateway, call=call, revision=revision)
+    if features == before or _is_rolled_out(compute):
+        return features
+    if before is not None and before.call.headers == call.headers:
+        # Its pods change one after the other, and the old plan is right for most of them.
+        return before
+    message = f"{_PATH}: FeatureCompute {name} is not Ready yet; messages wait in the stream"
+    return PlanRefusal(Reason.TARGET_NOT_READY, message, stalled=False)
+
+
+def _is_rolled_out(compute: FeatureCompute) -> bool:
+    """Return whether all pods have the present plan."""
+    ready = next((item for item in compute.status.conditions if item.type == ConditionType.READY), None)
+    return (
+        compute.status.observed_generation == compute.metadata.generation
+        and ready is not None
+        and ready.status is ConditionStatus.TRUE
+    )
 
 
 def _describe_absence(inference: Inference, name: str) -> str:
@@ -93,8 +117,15 @@ def _describe_absence(inference: Inference, name: str) -> str:
     )
 
 
-def _find_problem(name: str, plan: FeaturePlan, taken: dict[str, TensorSpec]) -> str | None:
-    """Return why the features do not fit the inputs of the model that `taken` has by name; None if they do."""
+def _find_problem(inference: Inference, name: str, plan: FeaturePlan) -> str | None:
+    """Return why the features do not fit the inputs of the model that serves; None if they do, or none has loaded yet."""
+    model = inference.status.model
+    if model is None or not model.inputs:
+        return None
+    taken = {
+        tensor.name: TensorSpec(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape)
+        for tensor in model.inputs
+    }
     used = [output for output in plan.outputs if output.name in taken]
     if not used:
         return (

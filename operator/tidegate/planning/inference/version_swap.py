@@ -140,7 +140,7 @@ def _plan_next_wave(
     """Return the next wave, or a rollback if the present wave has made no progress for too long."""
     at_target = [replica for replica in replicas if serves_target(replica, target)]
     if replicas and len(at_target) == len(replicas):
-        return SwapPlan(target, (), done=True)
+        return SwapPlan(target, _list_orders(target, target, replicas), done=True)
     # A silent agent may be busy with the target, or may be dying: wait for it as for one that works.
     working = [
         replica
@@ -155,7 +155,11 @@ def _plan_next_wave(
     width = max(1, math.ceil(len(replicas) / _WAVES)) if at_target else 1
     preloaded = [replica for replica in behind if _has_loaded(replica, target)]
     wave = [replica for replica in behind if replica not in preloaded][: max(0, width - len(working))]
-    orders = tuple(AgentOrder(replica.pod, target) for replica in (*preloaded, *wave))
+    ordered = (*preloaded, *wave)
+    orders = tuple(_make_order(replica, target) for replica in ordered)
+    # Features change for all replicas at once: their owner may have withdrawn them.
+    unordered = [replica for replica in replicas if replica not in ordered]
+    orders += _list_feature_orders(committed, target, unordered)
     recorded = history.failure
     retrying = recorded is not None and recorded.failure.version == target.version
     return SwapPlan(
@@ -216,13 +220,33 @@ def _has_features_of(report: AgentReport, order: DesiredState) -> bool:
     return report.features_revision in (None, order.features_revision)
 
 
+def _list_feature_orders(
+    committed: DesiredState, target: DesiredState, replicas: Sequence[ObservedReplica]
+) -> tuple[AgentOrder, ...]:
+    """Return orders for the replicas that have other features, each for the version that it works on."""
+    kept_order = committed.model_copy(update={"epoch": target.epoch, "generation": target.generation})
+    return tuple(
+        _make_order(replica, target if has_order_for(replica, target) else kept_order)
+        for replica in replicas
+        if replica.report is not None and not _has_features_of(replica.report, target)
+    )
+
+
+def _make_order(replica: ObservedReplica, order: DesiredState) -> AgentOrder:
+    """Return the order for a replica; an agent that does not know features would ask the model without them."""
+    report = replica.report
+    if order.features_revision and report is not None and report.features_revision is None:
+        order = order.model_copy(update={"stream": None})
+    return AgentOrder(replica.pod, order)
+
+
 def _list_orders(
     desired: DesiredState, target: DesiredState, replicas: Sequence[ObservedReplica]
 ) -> tuple[AgentOrder, ...]:
     """Return orders for the replicas that work on something else, or on an older generation."""
     order = desired.model_copy(update={"epoch": target.epoch, "generation": target.generation})
     return tuple(
-        AgentOrder(replica.pod, order)
+        _make_order(replica, order)
         for replica in replicas
         if replica.report is not None
         and not (has_order_for(replica, order) and _has_features_of(replica.report, order))
