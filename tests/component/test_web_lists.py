@@ -152,6 +152,7 @@ async def test_the_overview_of_one_namespace_has_its_objects_and_all_pools(three
     assert names(page, "modelaccesses") == []
     assert names(page, "computepools") == ["gpu-a"]
     assert "<option selected>feed</option>" in page
+    assert names(await read(three, "/list/computepools?namespace=feed"), "computepools") == ["gpu-a"]
 
 
 async def test_a_search_finds_what_its_user_may_list(three: Dashboard) -> None:

@@ -144,6 +144,10 @@ class ChartReader:
         return answer
 
     async def _find_answer(self, query: RangeQuery, expression: str, window: Window) -> SeriesAnswer | str:
+        # What another page has read needs no place in the line of queries.
+        answer = self._answers.get((expression, window))
+        if answer is not None:
+            return answer
         async with self._lock:
             answer = self._answers.get((expression, window))
             if answer is None:

@@ -184,7 +184,8 @@ class Listing:
         if within is not None:
             keys = [key for key in keys if not key[1] or key[1] in within]
         if query.namespace:
-            keys = [key for key in keys if key[1] == query.namespace]
+            # The namespace that a viewer has chosen stays in links, and ComputePools have none.
+            keys = [key for key in keys if key[1] in {"", query.namespace}]
         return keys
 
     def _sort_keys(self, keys: list[_SortKey], order: SortOrder, measures: Measures) -> list[_SortKey]:

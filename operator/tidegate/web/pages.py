@@ -284,9 +284,8 @@ def _row_names(kinds: Sequence[Mapping[str, Any]], plural: Plural) -> list[str]:
 
 
 def _decisions_moving(context: RequestContext, inference: Inference) -> Sequence[DecisionReport]:
-    """Return the newest decisions of its pool that move an Inference."""
-    placement, name = inference.spec.placement, str(inference.key)
-    decisions = list_recent_decisions(context.app, placement.first_pool if placement else None, name)
+    """Return the newest decisions that move an Inference, of all its pools."""
+    decisions = list_recent_decisions(context.app, inference=str(inference.key))
     return [DecisionReport.from_decision(decision) for decision in decisions[:_MOVES_SHOWN]]
 
 
