@@ -197,12 +197,21 @@ class Placements:
         return max(workloads, key=lambda workload: workload.replicas, default=None)
 
     def count_running(self, key: ObjectKey) -> int | None:
-        """Return the desired pods of an Inference in all pools; None without any workload."""
+        """Return the desired pods of an Inference in the pools that it names; None without any workload.
+
+        While those that it has left have more, it is their number: pods that replace others do not add to them.
+        """
         by_pool: dict[str, int] = {}
         for workload in self._workloads.get(key, {}).values():
             # Of several Jobs in a pool one is terminating, and the other has no pods until that one is gone.
             by_pool[workload.pool] = max(by_pool.get(workload.pool, 0), workload.replicas)
-        return sum(by_pool.values()) if by_pool else None
+        if not by_pool:
+            return None
+        inference = self._inferences.get(key)
+        placement = inference.spec.placement if inference is not None else None
+        named = {to_label_value(share.name) for share in placement.pool_shares} if placement else set[str]()
+        present = sum(count for pool, count in by_pool.items() if pool in named)
+        return max(present, sum(by_pool.values()) - present)
 
     def find_claim(self, key: ObjectKey, pool: str) -> PoolClaim | None:
         """Return the claim of an Inference on one pool."""

@@ -22,7 +22,6 @@ from tidegate.planning.allocator.other_pools import (
     OtherPool,
     count_reliable,
     narrow_bounds,
-    protect_serving,
     reduce_demand,
 )
 from tidegate.planning.allocator.snapshot_builder import (
@@ -60,6 +59,8 @@ class World:
     loading: dict[str, int] = field(default_factory=dict)
     """How many of them are not ready."""
     overrides: Sequence[Any] = ()
+    rival: PoolMember | None = None
+    """Another model of the pool that looks, with a demand for three replicas."""
     offline: dict[str, int] | None = None
     """Replicas of an offline model that can use every slice; None without one, where no replica has a reason to end."""
     solver: Solver = field(default_factory=lambda: Solver(lambda: 0.0))
@@ -104,8 +105,12 @@ class World:
             a_compute_pool(name),
             NOW,
             nodes(self.slices[name]),
-            (member,) if self.offline is None else (member, self._make_offline(name)),
-            signals=signals(ctr=self.demand),
+            (
+                member,
+                *(() if self.offline is None else (self._make_offline(name),)),
+                *(() if self.rival is None else (self.rival,)),
+            ),
+            signals=signals(ctr=self.demand, rival=290),
             overrides=self.overrides,
         )
         assignment = self.solver.solve(build_allocation_view(observed).snapshot)
@@ -259,7 +264,7 @@ class TestTheAllocationOfSeveralPools:
 def test_without_other_pools_bounds_and_demand_are_as_they_were() -> None:
     bounds, load = ReplicaBounds(2, 4), DemandInput((100.0,))
     assert narrow_bounds(bounds, 3, ()) is bounds
-    assert reduce_demand(load, ()) == load
+    assert reduce_demand(load, 3, 100.0, ()) == load
 
 
 @pytest.mark.parametrize(
@@ -281,7 +286,19 @@ def test_another_pool_takes_over_when_the_first_loses_its_nodes() -> None:
 
 
 @pytest.mark.parametrize("demand", [0.0, 1e308])
-def test_absurd_demand_keeps_the_floor_within_the_bounds(demand: float) -> None:
+def test_absurd_demand_stays_a_number(demand: float) -> None:
     other = OtherPool(1, 1, 0, 100.0, is_before=True)
-    bounds = protect_serving(ReplicaBounds(1, 4), 3, demand, 100.0, (other,))
-    assert 1 <= bounds.floor <= 3
+    (rate,) = reduce_demand(DemandInput((demand,)), 3, 100.0, (other,)).rates
+    assert rate == max(demand - 100.0, 0.0)
+
+
+def test_a_second_pool_gives_no_priority_over_work_of_more_value() -> None:
+    world = World({"cpu-a": 4, "ghost": 0}, demand=390, replicas={"cpu-a": 4})
+    world.rival = a_member(
+        "rival",
+        0,
+        least=1,
+        capacity={"requestsPerSecond": str(CAPACITY)},
+        value={"perRequest": "1000"},
+    )
+    assert world.decide("cpu-a") == 1

@@ -400,12 +400,15 @@ class TestWeights:
         assert [pod.load_balancing_weight.value for pod in locality.lb_endpoints] == [100, 33]
 
     @pytest.mark.parametrize(
-        "placement", [{"pool": "cpu-a"}, {"pools": [{"name": "cpu-a", "relativeCapacity": "3"}]}]
+        ("placement", "weight"),
+        [({"pool": "cpu-a"}, 0), ({"pools": [{"name": "cpu-a", "relativeCapacity": "3"}]}, 300)],
     )
-    def test_one_pool_has_no_weights(self, placement: Mapping[str, Any]) -> None:
+    def test_a_pool_alone_has_a_weight_if_it_has_a_capacity_of_its_own(
+        self, placement: Mapping[str, Any], weight: int
+    ) -> None:
         backend = build_inference_backend(an_inference(placement=placement), self.pods()[:1])
-        assert backend.endpoints[0].weight == 0
-        assert backend.relative_capacity == 1.0
+        assert backend.endpoints[0].weight == weight
+        assert backend.relative_capacity == (weight or 100) / 100
 
     @pytest.mark.parametrize(("relative", "weight"), [("0.000000001", 1), ("999999999999", 1_000_000)])
     def test_absurd_capacities_stay_within_what_envoy_takes(self, relative: str, weight: int) -> None:

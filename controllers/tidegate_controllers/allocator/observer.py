@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from tidegate.api.allocation_decision import AllocationDecision
-from tidegate.api.compute_pool import ComputePool
+from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.inference import Inference, PoolShare
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.occupancy import NodeOccupancy
@@ -92,21 +92,22 @@ class PoolObserver:
             allocation = placed.inference.status.allocation
             decided = placed.assigned_replicas if allocation is None else allocation.replicas
             per_s = float(capacity.requests_per_second) if capacity is not None else 0.0
+            free = self.placements.count_room(inference, share)
             pools.append(
                 OtherPool(
-                    replicas=count_reliable(decided, placed.serving_pods, self._count_fitting(share)),
+                    replicas=count_reliable(decided, placed.serving_pods, placed.assigned_replicas + free),
                     ready=placed.serving_pods,
-                    room=self.placements.count_room(inference, share),
+                    room=free if self._uses_room(share) else 0,
                     capacity_per_s=per_s * share.relative_capacity,
                     is_before=index < names.index(pool),
                 )
             )
         return replace(member, other_pools=tuple(pools), all_pools=inference)
 
-    def _count_fitting(self, share: PoolShare) -> int:
-        """Return how many replicas fit on the healthy nodes of a pool, whoever has its slices."""
+    def _uses_room(self, share: PoolShare) -> bool:
+        """Return whether the allocator of a pool carries out what it decides, so that its room is used."""
         pool = self.pools.get(ObjectKey("", share.name))
-        return 0 if pool is None else self.views.get_slices(pool).healthy // share.slices
+        return pool is not None and pool.spec.policy.mode is PolicyMode.AUTO
 
     def _find_exclusion(self, inference: Inference, claim: PoolClaim, pool: str) -> str:
         placement = inference.spec.placement
@@ -151,9 +152,8 @@ def _exclusion_reason(inference: Inference, claim: PoolClaim, live: LiveWorkload
         # A completed batch needs no Job.
         is_missing = inference.status.allocation is not None and count_remaining_shards(inference) != 0
         if inference.spec.placement is not None and inference.spec.placement.pools is not None:
-            is_missing = (
-                is_missing and inference.decided_pods > 0
-            )  # one of several pools has no Deployment for none
+            # One of several pools has no Deployment for none, or for replicas that have no slices yet.
+            is_missing = False
         return "its Deployment or Job does not exist" if is_missing else ""
     if live.replicas and (live.pool != to_label_value(pool) or live.slices != claim.slices):
         return "its pods are in another pool or of another size, and are replaced here as there is room"

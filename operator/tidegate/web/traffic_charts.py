@@ -133,7 +133,9 @@ def build_release_charts(figures: ReleaseFigures | None, answer: SeriesAnswer) -
         find_course("sent", TARGET), _add_courses(find_course("sent", TARGET), find_course("sent", STABLE))
     )
     return (
-        LineChart("errors", "percent", make_lines(failed), None if error_limit is None else _PERCENT * error_limit),
+        LineChart(
+            "errors", "percent", make_lines(failed), None if error_limit is None else _PERCENT * error_limit
+        ),
         LineChart(
             "p99",
             "ms",

@@ -43,9 +43,9 @@ def build_inference_backend(inference: Inference, pods: Iterable[PodView]) -> Ba
 
 
 def weigh_pools(inference: Inference) -> Mapping[str, int]:
-    """Return the weight of a pod in each of several pools, by the pool's label; empty with one pool, where all are equal."""
+    """Return the weight of a pod in each of the listed pools, by the pool's label; empty without a list, where all are equal."""
     placement = inference.spec.placement
-    if placement is None or placement.pools is None or len(placement.pools) == 1:
+    if placement is None or placement.pools is None:
         return {}
     return {
         to_label_value(share.name): min(max(round(FULL_WEIGHT * share.relative_capacity), 1), _MAX_WEIGHT)

@@ -7,12 +7,8 @@ Replicas end in the last pool first: a pool keeps what it has as long as replica
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
-from typing import Final
 
 from tidegate.allocation.snapshot import DemandInput, ReplicaBounds
-
-_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +27,30 @@ class OtherPool:
 
 
 def count_reliable(replicas: int, ready: int, fitting: int) -> int:
-    """Return how many replicas another pool can be counted on for: no more than fit on its healthy nodes, or are ready anyway.
+    """Return how many replicas another pool can be counted on for: no more than have slices or room, or are ready anyway.
 
     A pool without healthy nodes decides nothing, and its last decision stays.
     """
     return min(replicas, max(fitting, ready))
 
 
-def reduce_demand(load: DemandInput, pools: Sequence[OtherPool]) -> DemandInput:
-    """Return what is left of the demand for this pool."""
+def reduce_demand(
+    load: DemandInput, replicas: int, capacity_per_s: float, pools: Sequence[OtherPool]
+) -> DemandInput:
+    """Return what is left of the demand for this pool, which has `replicas` that serve `capacity_per_s` each.
+
+    The present replicas keep the demand that ready ones before this pool do not serve yet. They are demand and no floor: in a
+    pool that is too small, other work of more value gets their slices.
+    """
     elsewhere = sum(
         (pool.replicas + (pool.room if pool.is_before else 0)) * pool.capacity_per_s for pool in pools
     )
-    return replace(load, rates=tuple(max(rate - elsewhere, 0.0) for rate in load.rates))
+    ready_before = sum(pool.ready * pool.capacity_per_s for pool in pools if pool.is_before)
+    here = replicas * capacity_per_s
+    return replace(
+        load,
+        rates=tuple(max(rate - elsewhere, min(here, rate - ready_before), 0.0) for rate in load.rates),
+    )
 
 
 def narrow_bounds(bounds: ReplicaBounds, replicas: int, pools: Sequence[OtherPool]) -> ReplicaBounds:
@@ -62,22 +69,3 @@ def narrow_bounds(bounds: ReplicaBounds, replicas: int, pools: Sequence[OtherPoo
         return replace(bounds, floor=floor)
     ceiling = max(bounds.ceiling - elsewhere, min(replicas, bounds.ceiling - before), 0)
     return replace(bounds, floor=min(floor, ceiling), ceiling=ceiling)
-
-
-def protect_serving(
-    bounds: ReplicaBounds,
-    replicas: int,
-    demand_per_s: float,
-    capacity_per_s: float,
-    pools: Sequence[OtherPool],
-) -> ReplicaBounds:
-    """Raise the floor to those of the present replicas that ready ones before this pool do not replace yet.
-
-    While replicas run behind this pool, it is raised to what the whole demand needs here: they end first.
-    """
-    ready = sum(pool.ready * pool.capacity_per_s for pool in pools if pool.is_before)
-    needed = ceil(max(demand_per_s - ready, 0.0) / capacity_per_s - _ROUNDING)
-    floor = min(replicas, needed) if bounds.ceiling is None else min(replicas, needed, bounds.ceiling)
-    if floor <= bounds.floor:
-        return bounds
-    return replace(bounds, floor=floor, floor_source="what its other pools do not serve")

@@ -22,7 +22,7 @@ from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.freeze import Freeze
 from tidegate.planning.allocator.move_budget import compute_move_budget, find_standing_decision
 from tidegate.planning.allocator.node_losses import is_strict, list_ready_by_node, price_node_loss
-from tidegate.planning.allocator.other_pools import OtherPool, narrow_bounds, protect_serving, reduce_demand
+from tidegate.planning.allocator.other_pools import OtherPool, narrow_bounds, reduce_demand
 from tidegate.planning.allocator.signals import Signal, Signals
 from tidegate.planning.allocator.stream_demand import find_deadline
 from tidegate.planning.allocator.value_mix import ValueMix
@@ -326,10 +326,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
         policy = observed.pool.spec.policy.forecast
         load = raise_to_expected(load, policy, observed.forecasts.get(member.key), event)
     if load is not None and member.other_pools and member.inference.spec.tier.traits.counts_requests:
-        bounds = protect_serving(
-            bounds, member.assigned_replicas, max(load.rates), curve.rate_at(1), member.other_pools
-        )
-        load = reduce_demand(load, member.other_pools)
+        load = reduce_demand(load, member.assigned_replicas, curve.rate_at(1), member.other_pools)
     if (correction := observed.corrections.get(member.key)) is not None:
         curve = correction.apply_to(curve)
     if load is not None and signal is not None and not signal.fresh:

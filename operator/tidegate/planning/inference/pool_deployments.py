@@ -97,7 +97,9 @@ class DeploymentSet:
 
     def find_deployment(self, pod: PodView) -> PoolDeployment | None:
         """Return the Deployment that a pod is counted with; None for one of a retired Deployment."""
-        return next((item for item in self.desired if pod in item.pods), None)
+        if len(self.desired) == 1 and not self.retired:
+            return self.desired[0]
+        return next((item for item in self.desired if any(own.uid == pod.uid for own in item.pods)), None)
 
 
 @dataclass(frozen=True, slots=True)
