@@ -346,3 +346,24 @@ def test_a_network_that_takes_the_size_of_ids_does_not_read_them() -> None:
     request = {"ids": np.zeros((3, 4), np.int64)}
     assert split(model, request).network_inputs == ("rows",)
     np.testing.assert_array_equal(open_parts(model, request).run_request(request)[0], 2.0)
+
+
+@pytest.mark.parametrize("outputs", [("emb", "s"), ("s", "emb"), ("emb", "s", "emb2")])
+def test_rows_that_the_network_reads_are_an_output_too(outputs: tuple[str, ...]) -> None:
+    model = a_model(
+        [a_tensor("ids", ["n"], TensorProto.INT64)],
+        [a_tensor(name, ["n", 2], TensorProto.FLOAT) for name in outputs],
+        nodes=[
+            helper.make_node("Gather", ["table", "ids"], ["emb"]),
+            helper.make_node("Neg", ["emb"], ["s"]),
+            *([helper.make_node("Gather", ["table", "ids"], ["emb2"])] if "emb2" in outputs else []),
+        ],
+        weights=[numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(3, 2), "table")],
+    )
+    request = {"ids": np.array([2, 0])}
+    assert "emb" in split(model, request).network_inputs
+    engine = open_parts(model, request)
+    first = dict(zip(outputs, engine.run_request(request), strict=True))
+    engine.run_request({"ids": np.array([1, 1])})
+    assert first["emb"].tolist() == [[4.0, 5.0], [0.0, 1.0]], "not overwritten by the next request"
+    assert first["s"].tolist() == [[-4.0, -5.0], [-0.0, -1.0]]

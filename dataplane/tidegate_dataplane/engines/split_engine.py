@@ -92,6 +92,7 @@ class SplitEngine:
         looked_up = {name: array for name, array in arrays.items() if name in results}
         self._look_up = None if lookups is None else lookups.bind_results(looked_up)
         self._computed = [name for name in outputs if name not in results]
+        self._returned = {name: array for name, array in looked_up.items() if name in outputs}
 
     def run_request(self, inputs: Mapping[str, Array]) -> list[Array]:
         """Return the outputs in the model's order.
@@ -103,6 +104,8 @@ class SplitEngine:
             copy_array(array, inputs[name])
         if not all(np.isfinite(array).all() for array in self._checked):
             raise UnfitRequestError
+        # The next request is written into the same memory.
+        results.update((name, array.copy()) for name, array in self._returned.items())
         results.update(zip(self._computed, self._network.compute_outputs(), strict=True))
         return [results[name] for name in self._outputs]
 
