@@ -191,6 +191,30 @@ def test_a_measured_engine_that_gains_too_little_is_used_no_more(engine_s: float
     )
 
 
+@pytest.mark.parametrize(("unfit_of_4", "is_used"), [(0, True), (1, True), (3, False), (4, False)])
+def test_an_engine_whose_requests_are_mostly_unfit_is_used_no_more(unfit_of_4: int, is_used: bool) -> None:
+    """An unfit request takes the time of the engine's check and that of the original."""
+    model = TimedModel(per_element_s=1.0, engine_s=8.0)
+    router = model.make_router(EngineChoice(measured=True))
+    router.add_bucket(model.load_bucket(4, 4))
+    for number in range(4 * TRIALS + 4 * TIMED):
+        # Requests that take turns would otherwise be the fit ones alone.
+        model.fit_below = 0.0 if number // 2 % 4 < unfit_of_4 else 1e9
+        ask(router, model, 4)
+    refused = dict(router.read_notes().refused)
+    assert (bucket_of(4, 4) not in refused) is is_used
+    assert is_used or "no faster than ONNX Runtime where it is used: 1.00x" in refused[bucket_of(4, 4)]
+
+
+def test_requests_that_the_model_refuses_too_are_not_timed() -> None:
+    model = TimedModel(per_element_s=1.0, engine_s=8.0, fit_below=-10.0)
+    router = model.make_router(EngineChoice(measured=True))
+    router.add_bucket(model.load_bucket(4, 4))
+    for _ in range(TRIALS + 4 * TIMED):
+        assert isinstance(router.answer_request({"x": np.full((4, 4), -1)}), ValueError)
+    assert router.read_notes().refused == ()
+
+
 def test_an_engine_pays_for_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Routing takes time as well, which a request without an engine does not have."""
     model = TimedModel(per_element_s=1.0, engine_s=15.4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -367,3 +367,35 @@ def test_rows_that_the_network_reads_are_an_output_too(outputs: tuple[str, ...])
     engine.run_request({"ids": np.array([1, 1])})
     assert first["emb"].tolist() == [[4.0, 5.0], [0.0, 1.0]], "not overwritten by the next request"
     assert first["s"].tolist() == [[-4.0, -5.0], [-0.0, -1.0]]
+
+
+def test_inputs_that_are_not_finite_are_refused_before_the_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = a_model(
+        [a_tensor("ids", ["n"], TensorProto.INT64), a_tensor("x", ["n", 2], TensorProto.FLOAT)],
+        [a_tensor("y", ["n", 2], TensorProto.FLOAT)],
+        nodes=[
+            helper.make_node("Gather", ["table", "ids"], ["emb"]),
+            helper.make_node("Add", ["emb", "x"], ["y"]),
+        ],
+        weights=[numpy_helper.from_array(np.ones((3, 2), np.float32), "table")],
+    )
+    request: Request = {"ids": np.array([2, 0]), "x": np.ones((2, 2), np.float32)}
+    looked_up: list[Request] = []
+    bind_results = Lookups.bind_results
+
+    def bind_counted(lookups: Lookups, arrays: Mapping[str, Array]) -> Callable[[Request], dict[str, Array]]:
+        run_bound = bind_results(lookups, arrays)
+
+        def run_counted(asked: Request) -> dict[str, Array]:
+            looked_up.append(asked)
+            return run_bound(asked)
+
+        return run_counted
+
+    monkeypatch.setattr(Lookups, "bind_results", bind_counted)
+    engine = open_parts(model, request)
+    with pytest.raises(UnfitRequestError):
+        engine.run_request({**request, "x": np.full((2, 2), np.nan, np.float32)})
+    assert looked_up == []
+    assert engine.run_request(request)[0].tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    assert len(looked_up) == 1

@@ -129,9 +129,8 @@ class EngineRouter:
             if not isinstance(answer, Exception):
                 trial.record_original(self._clock() - started)
         else:
-            hits = self._counts[HIT]
-            answer = self._answer_checked(inputs, shape, route)
-            if trial is not None and self._counts[HIT] > hits:
+            answer, is_timed = self._answer_checked(inputs, shape, route)
+            if trial is not None and is_timed:
                 trial.record_engine(self._clock() - started)
         if trial is not None and trial.is_slower and shape == route.bucket.shape in self._buckets:
             self.refuse_bucket(
@@ -207,7 +206,8 @@ class EngineRouter:
             self._trials[key] = SpeedTrial()
         return self._trials[key]
 
-    def _answer_checked(self, inputs: Inputs, shape: BucketShape, route: _Route) -> Answer:
+    def _answer_checked(self, inputs: Inputs, shape: BucketShape, route: _Route) -> tuple[Answer, bool]:
+        """Return the answer, and whether it took what requests take with the engine: no comparison, no failure."""
         check = self._find_check(route)
         answer = _execute_engine(inputs, shape, route)
         is_trusted = not isinstance(answer, Exception) and not check.pick_requests(1)
@@ -215,17 +215,18 @@ class EngineRouter:
             self._counts[HIT] += 1
             if route.padded:
                 self._padded_rows += count_rows(route.bucket.shape) - count_rows(shape)
-            return answer
+            return answer, True
         self._counts[ORIGINAL] += 1
         original = self._execute(inputs)
         if isinstance(answer, UnfitRequestError):
-            return original
+            # Such requests pay for both, so a bucket that often gets them must end with the original.
+            return original, not isinstance(original, Exception)
         if isinstance(answer, Exception):
             if not isinstance(original, Exception):
                 self.refuse_bucket(route.bucket.shape, f"the engine fails: {answer}")
         elif not check.compare_answers([(original, answer)]):
             self._refuse_route(route, inputs, original)
-        return original
+        return original, False
 
     def _find_check(self, route: _Route) -> JoinCheck:
         key = route.bucket.shape, route.padded

@@ -87,7 +87,8 @@ class SplitEngine:
         """`checked` are the inputs of the network that may not be finite, `outputs` those of the model in its order."""
         arrays, results = network.inputs, () if lookups is None else lookups.outputs
         self._network, self._outputs = network, outputs
-        self._checked = [arrays[name] for name in checked]
+        self._checked_inputs = [arrays[name] for name in checked if name not in results]
+        self._checked_results = [arrays[name] for name in checked if name in results]
         self._copied = [(name, array) for name, array in arrays.items() if name not in results]
         looked_up = {name: array for name, array in arrays.items() if name in results}
         self._look_up = None if lookups is None else lookups.bind_results(looked_up)
@@ -99,11 +100,12 @@ class SplitEngine:
 
         Raise UnfitRequestError for what the network must not see; ONNX Runtime and the engine raise errors of their own.
         """
-        results = {} if self._look_up is None else self._look_up(inputs)
         for name, array in self._copied:
             copy_array(array, inputs[name])
-        if not all(np.isfinite(array).all() for array in self._checked):
-            raise UnfitRequestError
+        # Before the lookups, which the model computes again for such a request.
+        _check_finite(self._checked_inputs)
+        results = {} if self._look_up is None else self._look_up(inputs)
+        _check_finite(self._checked_results)
         # The next request is written into the same memory.
         results.update((name, array.copy()) for name, array in self._returned.items())
         results.update(zip(self._computed, self._network.compute_outputs(), strict=True))
@@ -116,6 +118,11 @@ def list_network_names(
     """Return what a network may read, and what it computes, of a model with these inputs and outputs."""
     results = () if lookups is None else lookups.outputs
     return (*inputs, *results), [name for name in outputs if name not in results]
+
+
+def _check_finite(arrays: Sequence[Array]) -> None:
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise UnfitRequestError
 
 
 def copy_array(target: Array, source: Array) -> None:
