@@ -399,3 +399,26 @@ def test_inputs_that_are_not_finite_are_refused_before_the_lookups(monkeypatch: 
     assert looked_up == []
     assert engine.run_request(request)[0].tolist() == [[2.0, 2.0], [2.0, 2.0]]
     assert len(looked_up) == 1
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_results_whose_size_depends_on_the_content_follow_each_request(is_counted: bool) -> None:
+    nodes = [
+        helper.make_node("Cast", ["ids"], ["numbers"], to=TensorProto.FLOAT),
+        helper.make_node("NonZero", ["ids"], ["at"]),
+        helper.make_node("Shape", ["at"], ["size"]),
+        helper.make_node("Cast", ["size"], ["sizes"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMax", ["sizes"], ["count"], keepdims=0),
+        helper.make_node("Add", ["numbers", "count" if is_counted else "numbers"], ["y"]),
+    ]
+    at = [] if is_counted else [a_tensor("at", [1, "k"], TensorProto.INT64)]
+    model = a_model(
+        [a_tensor("ids", ["n"], TensorProto.INT64)],
+        [*at, a_tensor("y", ["n"], TensorProto.FLOAT)],
+        nodes=nodes if is_counted else [*nodes[:2], nodes[-1]],
+    )
+    engine, original = open_parts(model, {"ids": np.array([5, 0, 0])}), Session(model)
+    requests = [{"ids": np.array(ids)} for ids in ([5, 0, 0], [1, 2, 3], [0, 0, 0], [0, 7, 2])]
+    answers = [[array.tolist() for array in engine.run_request(request)] for request in requests]
+    expected = [original.run_request(request) or [] for request in requests]
+    assert answers == [[array.tolist() for array in arrays] for arrays in expected]

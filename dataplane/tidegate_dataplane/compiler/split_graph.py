@@ -19,7 +19,7 @@ from tidegate_dataplane.graph_passes.constants import Array, read_constant
 
 _NETWORK_TYPES: Final = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BOOL})
 _SIZES: Final = frozenset({"Shape", "Size"})
-"""Their results are constants for a fixed shape."""
+"""Their results are constants for a value of a fixed shape."""
 _SIZED_BY_CONTENT: Final = frozenset({"Compress", "NonZero", "Range", "Unique"})
 """Their results have a shape that differs between requests of one shape."""
 
@@ -125,10 +125,15 @@ def _list_dynamic_values(graph: ir.Graph) -> set[ir.Value]:
     """Return the values whose numbers come from a request, and not from its shape or constants alone."""
     dynamic = {value for value in graph.inputs if not value.is_initializer()}
     for node in graph:
-        is_size = not node.domain and node.op_type in _SIZES
-        if not is_size and any(value in dynamic for value in _list_operands(node)):
+        if not _has_fixed_size(node) and any(value in dynamic for value in _list_operands(node)):
             dynamic.update(node.outputs)
     return dynamic
+
+
+def _has_fixed_size(node: ir.Node) -> bool:
+    """Return whether a node takes the size of a value that has the same in every request of the shape."""
+    value = node.inputs[0] if not node.domain and node.op_type in _SIZES else None
+    return value is not None and value.shape is not None and value.shape.is_static()
 
 
 def _is_left_to_runtime(node: ir.Node, dynamic: set[ir.Value]) -> bool:

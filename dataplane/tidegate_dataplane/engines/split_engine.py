@@ -58,10 +58,12 @@ class Lookups:
             inputs = [np.ascontiguousarray(request[name]) for name in self.inputs]
             for name, array in zip(self.inputs, inputs, strict=True):
                 binding.bind_cpu_input(name, array)
+            # Otherwise they would keep the arrays of the last request, and its shapes.
+            for name in unbound:
+                binding.bind_output(name)
             self._session.run_with_iobinding(binding)
             values = binding.get_outputs()[len(self.outputs) - len(unbound) :] if unbound else ()
-            # The next request is written into the same memory.
-            return {name: value.numpy().copy() for name, value in zip(unbound, values, strict=True)}
+            return {name: value.numpy() for name, value in zip(unbound, values, strict=True)}
 
         def run_copied(request: Mapping[str, Array]) -> dict[str, Array]:
             results = self.run_request(request)
@@ -73,8 +75,6 @@ class Lookups:
             return run_copied
         for name, array in arrays.items():
             binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        for name in unbound:
-            binding.bind_output(name)
         return run_bound
 
 
