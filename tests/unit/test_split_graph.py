@@ -422,3 +422,55 @@ def test_results_whose_size_depends_on_the_content_follow_each_request(is_counte
     answers = [[array.tolist() for array in engine.run_request(request)] for request in requests]
     expected = [original.run_request(request) or [] for request in requests]
     assert answers == [[array.tolist() for array in arrays] for arrays in expected]
+
+
+def a_gelu_model(*after: onnx.NodeProto, rows: int = 9) -> onnx.ModelProto:
+    """Return `ids` [n] → rows → Gelu, an operator of ONNX Runtime alone → `after` → `y` [n, 4]; without types between them."""
+    model = a_model(
+        [a_tensor("ids", ["n"], TensorProto.INT64)],
+        [a_tensor("y", ["n", 4], TensorProto.FLOAT)],
+        nodes=[
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("Gelu", ["rows"], ["hidden"], domain="com.microsoft"),
+            *after,
+        ],
+        weights=[
+            numpy_helper.from_array(np.linspace(-1, 1, rows * 4, dtype=np.float32).reshape(rows, 4), "table")
+        ],
+    )
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model
+
+
+@pytest.mark.parametrize("rows", [9, 5000])
+def test_what_follows_an_operator_of_another_domain_is_left_to_the_engine(rows: int) -> None:
+    model = a_gelu_model(
+        helper.make_node("Relu", ["hidden"], ["positive"]),
+        helper.make_node("Shape", ["positive"], ["size"]),
+        helper.make_node("Reshape", ["positive", "size"], ["same"]),
+        helper.make_node("Neg", ["same"], ["y"]),
+        rows=rows,
+    )
+    request = {"ids": np.array([8, 0, 4])}
+    parts = split(model, request)
+    assert (parts.network_inputs, parts.checked_inputs) == (("hidden",), ("hidden",))
+    assert {node.op_type for node in parts.network.graph} >= {"Relu", "Neg"}
+    [expected] = Session(model).run_request(request) or []
+    np.testing.assert_allclose(open_parts(model, request).run_request(request)[0], expected, rtol=1e-5)
+
+
+def test_the_reason_names_the_operators_of_other_domains() -> None:
+    rename = helper.make_node("Gelu", ["hidden"], ["y"], domain="com.microsoft")
+    with pytest.raises(UnsplitGraphError, match=r"operators beyond ONNX, here com\.microsoft\.Gelu$"):
+        split(a_gelu_model(rename), {"ids": np.array([1])})
+
+
+def test_a_graph_that_onnx_runtime_does_not_load_has_no_network_behind_unknown_types() -> None:
+    nodes = [
+        helper.make_node("Missing", ["hidden"], ["odd"], domain="acme"),
+        helper.make_node("Relu", ["odd"], ["y"]),
+    ]
+    model = a_gelu_model(*nodes)
+    model.opset_import.append(helper.make_opsetid("acme", 1))
+    with pytest.raises(UnsplitGraphError, match=r"here acme\.Missing, com\.microsoft\.Gelu$"):
+        split(model, {"ids": np.array([1])})

@@ -13,11 +13,20 @@ from typing import Final
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort  # type: ignore[import-untyped]  # publishes no types
 from onnx_ir.passes.common import ShapeInferencePass
 
 from tidegate_dataplane.graph_passes.constants import Array, read_constant
 
 _NETWORK_TYPES: Final = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BOOL})
+_TYPES_BY_ORT_NAME: Final = {
+    "tensor(float)": ir.DataType.FLOAT,
+    "tensor(float16)": ir.DataType.FLOAT16,
+    "tensor(bool)": ir.DataType.BOOL,
+}
+_MAX_CONSTANT_ELEMENTS: Final = 1024
+"""Constants that may decide a shape; a larger one is a table or weights, whose numbers decide none."""
+_MAX_LISTED: Final = 3
 _SIZES: Final = frozenset({"Shape", "Size"})
 """Their results are constants for a value of a fixed shape."""
 _SIZED_BY_CONTENT: Final = frozenset({"Compress", "NonZero", "Range", "Unique"})
@@ -63,6 +72,7 @@ def split_graph(model: onnx.ModelProto, fixed: ir.Model) -> SplitGraph:
     The lookups keep the free dimensions of `model`, so that all buckets share them. `fixed` is changed. Raise UnsplitGraphError if
     nothing is left to an engine.
     """
+    _state_missing_types(model, fixed.graph)
     _state_sizes(fixed.graph)
     left_to_runtime = _find_runtime_nodes(fixed.graph)
     dynamic = _list_dynamic_values(fixed.graph)
@@ -72,9 +82,7 @@ def split_graph(model: onnx.ModelProto, fixed: ir.Model) -> SplitGraph:
         if value in dynamic and value.producer() is not None and value.producer() not in left_to_runtime
     ]
     if not outputs:
-        raise UnsplitGraphError(
-            "every output is made of integers, of strings or of numbers of 64 bits, which ONNX Runtime computes"
-        )
+        raise UnsplitGraphError(_explain_unsplit(fixed.graph))
     sources = _list_sources(outputs, left_to_runtime)
     network = ir.convenience.extract(fixed.graph, sources, outputs)
     results = [value for value in sources if value.producer() is not None]
@@ -84,6 +92,53 @@ def split_graph(model: onnx.ModelProto, fixed: ir.Model) -> SplitGraph:
         network=ir.Model(network, ir_version=fixed.ir_version),
         finite=frozenset(str(value.name) for value in results if _has_table_rows(value)),
     )
+
+
+def _explain_unsplit(graph: ir.Graph) -> str:
+    names = sorted({f"{node.domain}.{node.op_type}" for node in graph if node.domain})
+    if not names:
+        return "every output is made of integers, of strings or of numbers of 64 bits, which ONNX Runtime computes"
+    more = f" and {len(names) - _MAX_LISTED} others" if len(names) > _MAX_LISTED else ""
+    return (
+        "every output is read by, or made of, what ONNX Runtime computes: integers, strings, numbers of 64 bits"
+        f" or operators beyond ONNX, here {', '.join(names[:_MAX_LISTED])}{more}"
+    )
+
+
+def _state_missing_types(model: onnx.ModelProto, graph: ir.Graph) -> None:
+    """Give values the types and shapes that ONNX Runtime infers; ONNX infers none behind operators of other domains."""
+    untyped = {
+        value.name: value for node in graph for value in node.outputs if value.name and value.type is None
+    }
+    if not untyped:
+        return
+    probe = onnx.ModelProto(ir_version=model.ir_version)
+    probe.opset_import.extend(model.opset_import)
+    probe.functions.extend(model.functions)
+    probe.graph.name = "types"
+    probe.graph.node.extend(model.graph.node)
+    probe.graph.input.extend(ir.to_proto(value) for value in graph.inputs if not value.is_initializer())
+    for tensor in model.graph.initializer:
+        if np.prod(tensor.dims) <= _MAX_CONSTANT_ELEMENTS:
+            probe.graph.initializer.append(tensor)
+        else:
+            # Weights are not copied.
+            weights = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            probe.graph.input.append(weights)
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in untyped)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = ort.InferenceSession(probe.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001 - ONNX Runtime's errors have no common class; it computes what has no type
+        return
+    for output in session.get_outputs():
+        dtype, value = _TYPES_BY_ORT_NAME.get(output.type), untyped[output.name]
+        if dtype is not None:
+            value.type = ir.TensorType(dtype)
+            if value.shape is None and output.shape is not None:
+                value.shape = ir.Shape(output.shape)
 
 
 def _state_sizes(graph: ir.Graph) -> None:
