@@ -22,7 +22,6 @@ from builders.onnx_models import a_model, a_tensor, with_external_data, write_ar
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
 from tidegate_dataplane.compiler import compile_engine, engine_jobs, shared_graphs
 from tidegate_dataplane.compiler.compile_engine import (
-    ENGINE_FILE,
     BucketLeftOutError,
     CompiledFiles,
     EngineSession,
@@ -35,7 +34,7 @@ from tidegate_dataplane.compiler.engine_jobs import MAX_ATTEMPTS, MAX_BUCKETS, E
 from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob, CompileResult
 from tidegate_dataplane.contract import EngineMode, EngineOrder, EnginePrecision
 from tidegate_dataplane.engines.bucket_shapes import BucketShape
-from tidegate_dataplane.engines.engine_folder import CompiledBucket, EngineFolder, RunnerNotes
+from tidegate_dataplane.engines.engine_folder import ENGINE_FILE, CompiledBucket, EngineFolder, RunnerNotes
 from tidegate_dataplane.engines.split_engine import Lookups, SplitEngine, list_network_names
 from tidegate_dataplane.graph_passes.proof import Session
 from tidegate_dataplane.graph_passes.samples import make_edge_requests
@@ -384,6 +383,53 @@ def test_an_engine_of_the_cache_has_the_lookups_of_the_graph_and_not_those_of_it
         lookups = fixture.engines.lookups_path(bucket.lookups)
         assert lookups.read_bytes() == fixture.processes.lookups
         assert (bucket.cached, bucket.speedup) == (fixture is second, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("record", "is_cached"),
+    [
+        (b'{"file": "engine", "speedup": 1.5}', True),
+        (b'{"file": "../../victim", "speedup": 1.5}', True),
+        (b'{"file": "no/such/folder", "speedup": 1.5}', True),
+        (b'{"file": "", "speedup": 1.5}', False),
+        (b'{"file": "engine", "speedup": NaN}', False),
+        (b'{"file": "engine", "speedup": "fast"}', False),
+        (b'{"file": "engine"}', False),
+        (b"[]", False),
+        (b"\xff\x00", False),
+        (b"", False),
+    ],
+)
+def test_a_record_of_the_cache_names_no_file_and_a_damaged_one_is_a_miss(
+    tmp_path: Path, record: bytes, is_cached: bool
+) -> None:
+    first = JobFixture(tmp_path / "first", tmp_path / "cache")
+    first.miss(shape_of(1))
+    assert first.compile_next()
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    [name] = (tmp_path / "cache" / "names").glob("*.bucket")
+    name.write_text(hashlib.sha256(record).hexdigest())
+    (tmp_path / "cache" / "blobs" / name.read_text()).write_bytes(record)
+    second = JobFixture(tmp_path / "second", tmp_path / "cache")
+    second.miss(shape_of(1))
+    assert second.compile_next()
+    [bucket] = second.engines.read_buckets()
+    assert (bucket.cached, (second.engines.root / bucket.file).is_file()) == (is_cached, True)
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_cache_with_names_that_are_no_text_is_not_used(tmp_path: Path) -> None:
+    first = JobFixture(tmp_path / "first", tmp_path / "cache")
+    first.miss(shape_of(1))
+    assert first.compile_next()
+    for name in (tmp_path / "cache" / "names").iterdir():
+        name.write_bytes(b"\xff\xfe")
+    second = JobFixture(tmp_path / "second", tmp_path / "cache")
+    second.miss(shape_of(1))
+    assert second.compile_next()
+    [bucket] = second.engines.read_buckets()
+    assert (bucket.cached, (second.engines.root / bucket.file).is_file()) == (False, True)
 
 
 def test_engines_share_their_lookups_which_go_with_the_last_of_them(tmp_path: Path) -> None:

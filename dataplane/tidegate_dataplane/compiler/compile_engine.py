@@ -23,7 +23,7 @@ from tidegate_dataplane.compiler.model_file import ModelNotCompiledError, explai
 from tidegate_dataplane.compiler.split_graph import SplitGraph, UnsplitGraphError, split_graph
 from tidegate_dataplane.contract import EngineMode, EnginePrecision
 from tidegate_dataplane.engines.bucket_shapes import BucketShape, count_rows
-from tidegate_dataplane.engines.engine_folder import CompiledBucket, EngineFolder
+from tidegate_dataplane.engines.engine_folder import ENGINE_FILE, CompiledBucket, EngineFolder
 from tidegate_dataplane.engines.engine_router import Engine
 from tidegate_dataplane.engines.split_engine import (
     Lookups,
@@ -34,7 +34,6 @@ from tidegate_dataplane.engines.split_engine import (
 from tidegate_dataplane.graph_passes.proof import GraphRefusedError, Session, measure_error, measure_speedups
 from tidegate_dataplane.graph_passes.samples import Request, make_edge_requests, make_requests
 
-ENGINE_FILE: Final = "engine"
 TOLERANCES: Final = {EnginePrecision.FP32: 1e-5, EnginePrecision.BF16: 2e-2}
 """Largest error of an answer, as a share of the output's largest number."""
 MIN_SPEEDUP: Final = 1.05

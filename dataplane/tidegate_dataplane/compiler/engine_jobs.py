@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import json
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -19,7 +20,7 @@ from tidegate_dataplane.compiler.exchange import SCRATCH_PREFIX, CompileFolder, 
 from tidegate_dataplane.compiler.shared_graphs import add_cache_file, describe_passes
 from tidegate_dataplane.contract import EngineOrder
 from tidegate_dataplane.engines.bucket_shapes import BucketShape
-from tidegate_dataplane.engines.engine_folder import CompiledBucket, EngineFolder, describe_shape
+from tidegate_dataplane.engines.engine_folder import ENGINE_FILE, CompiledBucket, EngineFolder, describe_shape
 
 log = structlog.get_logger()
 
@@ -96,10 +97,7 @@ class EngineJobs:
         if status != 0 or len(buckets) != 1:
             return None
         if buckets[0].file and self._cache is not None:
-            blob = (scratch / buckets[0].file).read_bytes()
-            record = json.dumps(asdict(buckets[0])).encode()
-            if add_cache_file(self._cache, f"{key}.engine", blob):
-                add_cache_file(self._cache, f"{key}.bucket", record)
+            _share_engine(self._cache, key, buckets[0], scratch / ENGINE_FILE)
         return buckets[0]
 
     def _load_cached(
@@ -108,31 +106,30 @@ class EngineJobs:
         """Return the engine of another pod of this node, after comparing it with the graph again."""
         if self._cache is None:
             return None
-        record, blob = self._cache.find_intact(f"{key}.bucket"), self._cache.find_intact(f"{key}.engine")
-        if record is None or blob is None:
+        engine = scratch / ENGINE_FILE
+        try:
+            speedup = _copy_shared_engine(self._cache, key, engine)
+        except Exception as error:  # noqa: BLE001 - pods of other models write it, and a compilation replaces it
+            log.warning(
+                "shared_engine_unreadable", model=job.model, version=job.version, key=key, error=str(error)
+            )
             return None
-        copy = EngineFolder(scratch / "cached")
-        copy.root.mkdir(exist_ok=True)
-        (copy.root / "buckets.json").write_bytes(b"[" + record.read_bytes() + b"]")
-        buckets = copy.read_buckets()
-        if len(buckets) != 1 or not buckets[0].file:
+        if speedup is None:
             return None
-        shutil.copyfile(blob, scratch / buckets[0].file)
-        candidate = f"--candidate={scratch / buckets[0].file}"
-        status = self._run_module(job, _MODULE, [*arguments, candidate])
+        status = self._run_module(job, _MODULE, [*arguments, f"--candidate={engine}"])
         # What the graph tells is taken from the graph; the record has the measurement alone.
         proved = EngineFolder(scratch).read_buckets()
         if status == 0 and len(proved) == 1 and proved[0].file:
-            return replace(proved[0], speedup=buckets[0].speedup, cached=True)
+            return replace(proved[0], speedup=speedup, cached=True)
         log.warning("shared_engine_refused", model=job.model, version=job.version, key=key)
-        (scratch / buckets[0].file).unlink()
+        engine.unlink()
         return None
 
     def _store_bucket(self, engines: EngineFolder, bucket: CompiledBucket, scratch: Path) -> CompiledBucket:
         """Move the engine to where the runners load it, if it fits."""
         if not bucket.file:
             return bucket
-        blob, lookups = scratch / bucket.file, EngineFolder(scratch).lookups_path(bucket.lookups)
+        blob, lookups = scratch / ENGINE_FILE, EngineFolder(scratch).lookups_path(bucket.lookups)
         stored = engines.lookups_path(bucket.lookups)
         added = [blob] if not bucket.lookups or stored.exists() else [blob, lookups]
         used = sum(
@@ -146,6 +143,30 @@ class EngineJobs:
         sha256 = hash_file(blob)
         blob.replace(engines.root / f"{sha256}.engine")
         return replace(bucket, file=f"{sha256}.engine", sha256=sha256)
+
+
+def _copy_shared_engine(cache: NodeCache, key: str, target: Path) -> float | None:
+    """Copy an engine of the node's cache and return its measured speedup; None if there is none."""
+    record, blob = cache.find_intact(f"{key}.bucket"), cache.find_intact(f"{key}.engine")
+    if record is None or blob is None:
+        return None
+    content = json.loads(record.read_bytes())
+    # Its name of a file is not used: it could be that of a file elsewhere.
+    speedup = float(content["speedup"]) if content["file"] else math.nan
+    if not math.isfinite(speedup):
+        return None
+    shutil.copyfile(blob, target)
+    return speedup
+
+
+def _share_engine(cache: NodeCache, key: str, bucket: CompiledBucket, engine: Path) -> None:
+    """Add an engine and its record to the node's cache, if they fit."""
+    record = json.dumps(asdict(bucket)).encode()
+    try:
+        if add_cache_file(cache, f"{key}.engine", engine.read_bytes()):
+            add_cache_file(cache, f"{key}.bucket", record)
+    except Exception as error:  # noqa: BLE001 - whatever the cache has, the engine serves this pod
+        log.warning("engine_not_shared", key=key, error=str(error))
 
 
 def make_engine_key(digest: str, source: Path, order: EngineOrder, shape: BucketShape) -> str:

@@ -20,6 +20,8 @@ MAX_RUNNERS = 64
 MAX_NOTES_AGE_S = 300.0
 """Notes that no runner has touched for so long are of one that is gone."""
 INDEX_FILE = "buckets.json"
+ENGINE_FILE = "engine"
+"""The engine of a bucket as its process writes it; runners load it by its digest."""
 
 
 @dataclass(frozen=True, slots=True)
