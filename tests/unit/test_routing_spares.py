@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tidegate.routing import protos, proxyless
 from tidegate.routing.access_pools import add_spares
 from tidegate.routing.envoy import clusters, endpoints
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, SparePods
-from tidegate.routing.ir import AccessPoolKey, EndpointPool, InferenceProtocol, PoolRole
+from tidegate.routing.ir import AccessPoolKey, EndpointPool, InferenceProtocol, OutlierEjection, PoolRole
 
 KEY = BackendKey(BackendKind.INFERENCE, "ads", "ctr")
 OWN = (Endpoint("10.0.0.1"), Endpoint("10.0.0.2"))
@@ -83,6 +84,24 @@ def test_every_pod_is_asked_for_its_model_on_the_port_of_rest() -> None:
         for locality in read_assignment(pool, protocol)["endpoints"]:
             for pod in locality["lb_endpoints"]:
                 assert pod["endpoint"]["health_check_config"] == {"port_value": 8000}
+
+
+@pytest.mark.parametrize("protocol", InferenceProtocol)
+def test_a_passed_check_does_not_end_the_ejection_of_a_pod_that_fails_requests(
+    protocol: InferenceProtocol,
+) -> None:
+    ejection = OutlierEjection(5, timedelta(seconds=30), all_pods=False)
+
+    def read_detection(pool: EndpointPool) -> dict[str, Any]:
+        data = clusters.encode_cluster("c", replace(pool, ejection=ejection), protocol)
+        cluster = json_format.MessageToDict(
+            protos.decode(clusters.TYPE, data), preserving_proto_field_name=True
+        )
+        return cluster["outlier_detection"]
+
+    plain = read_detection(EndpointPool(KEY, OWN))
+    assert "successful_active_health_check_uneject_host" not in plain
+    assert read_detection(a_pool(*OWN)) == {**plain, "successful_active_health_check_uneject_host": False}
 
 
 def test_without_spares_nothing_is_asked_and_every_byte_is_as_before() -> None:

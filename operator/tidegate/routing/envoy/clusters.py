@@ -80,7 +80,7 @@ def _encode_settings(
             # A pod that leaves EDS finishes its requests in flight and gets no new ones, whatever a health check found last.
             "ignore_health_on_host_removal": True,
             "circuit_breakers": {"thresholds": [_circuit_breaker_thresholds(retry_budget_percent, limits)]},
-            **({"outlier_detection": _outlier_detection(ejection)} if ejection else {}),
+            **({"outlier_detection": _outlier_detection(ejection, bool(health_path))} if ejection else {}),
             **(_check_health(health_path) if health_path else {}),
             "per_connection_buffer_limit_bytes": protos.wrap_value(1 << 20),
             # Probes detect a vanished node in 20 s instead of the kernel's two hours.
@@ -135,8 +135,12 @@ def _check_health(path: str) -> dict[str, object]:
     return {"health_checks": [check], "close_connections_on_host_health_failure": True}
 
 
-def _outlier_detection(ejection: OutlierEjection) -> dict[str, object]:
-    """Return outlier detection by failures in a row only, without Envoy's default comparison of success rates."""
+def _outlier_detection(ejection: OutlierEjection, is_checked: bool) -> dict[str, object]:
+    """Return outlier detection by failures in a row only, without Envoy's default comparison of success rates.
+
+    With health checks, a passed one does not end the ejection of a pod that fails requests, as it does by default.
+    """
+    for_its_time = {"successful_active_health_check_uneject_host": {"value": False}}
     every_pod = {"max_ejection_percent": {"value": 100}}
     half = {"max_ejection_percent": {"value": 50}}
     return {
@@ -148,6 +152,7 @@ def _outlier_detection(ejection: OutlierEjection) -> dict[str, object]:
         # How often Envoy ends ejections.
         "interval": protos.seconds(_EJECTION_CHECK_S),
         **(every_pod if ejection.all_pods else half),
+        **(for_its_time if is_checked else {}),
     }
 
 
