@@ -98,10 +98,10 @@ def _explain_unsplit(graph: ir.Graph) -> str:
     names = sorted({f"{node.domain}.{node.op_type}" for node in graph if node.domain})
     if not names:
         return "every output is made of integers, of strings or of numbers of 64 bits, which ONNX Runtime computes"
-    more = f" and {len(names) - _MAX_LISTED} others" if len(names) > _MAX_LISTED else ""
+    rest = f" and {len(names) - _MAX_LISTED} others" if len(names) > _MAX_LISTED else ""
     return (
         "every output is read by, or made of, what ONNX Runtime computes: integers, strings, numbers of 64 bits"
-        f" or operators beyond ONNX, here {', '.join(names[:_MAX_LISTED])}{more}"
+        f" or operators beyond ONNX, here {', '.join(names[:_MAX_LISTED])}{rest}"
     )
 
 
