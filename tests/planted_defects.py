@@ -176,8 +176,8 @@ DEFECTS: Final = (
         name="take-from-the-first-pool",
         suffered="Two allocators stop replicas of one Inference at the same time, and requests are lost.",
         file="operator/tidegate/planning/allocator/other_pools.py",
-        text="needed = ceil(max(demand_per_s - ready, 0.0) / capacity_per_s - _ROUNDING)",
-        by="needed = 0",
+        text="max(rate - elsewhere, min(here, rate - ready_before), 0.0)",
+        by="max(rate - elsewhere, 0.0)",
         seen_by=("tests/unit/test_other_pools.py::test_less_demand_ends_replicas_in_the_last_pool_first",),
     ),
     Defect(
