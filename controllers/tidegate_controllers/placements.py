@@ -173,10 +173,11 @@ class Placements:
         if placement is None or not lower:
             return ()
         costs: list[PodCost] = []
+        owned = tuple(self._find_pods(inference.key))
         for share in placement.pool_shares:
             pool, label = self._find_pool(share), to_label_value(share.name)
             if pool is not None and label in lower:
-                pods = [pod for pod in self._find_pods(inference.key) if _get_pool_label(pod) == label]
+                pods = [pod for pod in owned if _get_pool_label(pod) == label]
                 slices = self._parts.views.get_slices(pool)
                 costs += plan_deletion_costs(lower[label], read_candidates(pods), slices)
         return costs

@@ -10,9 +10,9 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.shared_names import resolve_shared_name
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
+from tidegate.planning.features.feature_jobs import find_used_features
 from tidegate.planning.pools.overrides import select_active, select_for_target
 from tidegate.routing import hosts
 from tidegate.routing.access_index import AccessIndex
@@ -98,16 +98,6 @@ class FeatureUsersIndex:
         if compute is not None:
             self._computes[key] = compute
             self._users[compute].add(key)
-
-
-def find_used_features(inference: Inference) -> ObjectKey | None:
-    """Return the FeatureCompute that a batch or a stream names; None if it names none."""
-    batch, nearline, namespace = inference.spec.batch, inference.spec.nearline, inference.key.namespace
-    if batch is not None and batch.features is not None:
-        return ObjectKey(namespace, batch.features.name)
-    if nearline is not None and nearline.features is not None:
-        return resolve_shared_name(nearline.features, namespace)
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = ServingSettings(
     dataplane_image="tidegate/dataplane:1",
     triton_image="tidegate/triton:1",
+    gateway="tidegate-gateway.tidegate.svc:8080",
     client_ca="-----BEGIN CERTIFICATE-----\n",
     models_host_path="/models",
     allowed_hosts=("models.example.com",),
@@ -215,7 +216,7 @@ def test_pipeline(check_golden: CheckGolden) -> None:
             }
         ],
     )
-    observed = PipelinesObserved(callees=some_callees(), gateway="tidegate-gateway.tidegate.svc:8080")
+    observed = PipelinesObserved(callees=some_callees())
     plan = plan_pipelines(access, observed, SETTINGS)
 
     assert plan.verdict is not None

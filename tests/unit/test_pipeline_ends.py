@@ -29,7 +29,7 @@ from tidegate.routing.fleet import Backend
 from tidegate.routing.pipelines import pipeline_key
 from tidegate_dataplane.contract import RunnerEnd
 
-SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1")
+SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", gateway="gateway:8080")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 END = RunnerEnd(version=1, killed_for_memory=False)
 
@@ -46,10 +46,10 @@ def plan_with(
     access = a_scene(len(pods))
     access = access.parse({**access.dump(), "status": {"conditions": list(conditions)}})
     reports = {pod.uid: a_report(1, ended=end) for pod, end in zip(pods, ends, strict=True)}
-    bare = plan_pipelines(access, PipelinesObserved({}, some_callees(), gateway="gateway:8080"), SETTINGS)
+    bare = plan_pipelines(access, PipelinesObserved({}, some_callees()), SETTINGS)
     template = find_template_hash(bare.apply)
     there = PipelinePods(pods=[replace(pod, template=template) for pod in pods], reports=reports)
-    observed = PipelinesObserved({"home": there}, some_callees(), gateway="gateway:8080")
+    observed = PipelinesObserved({"home": there}, some_callees())
     pipelines = plan_pipelines(access, observed, SETTINGS)
     ctr = a_backend("ctr", "10.0.0.1")
     home = Backend(pipeline_key(access.key, "home"), "home", ctr.endpoints)

@@ -19,7 +19,7 @@ from tidegate.resources.settings import ServingSettings
 from tidegate.routing.access_index import AccessIndex
 from tidegate_dataplane.contract import DesiredState
 
-SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1")
+SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", gateway="gateway:8080")
 FEATURES = ObjectKey("ads", "user-features")
 
 
@@ -48,9 +48,7 @@ def plan(access: ModelAccess, lookup: CalleeLookup) -> PipelinesPlan:
             "ownerReferences": [{"uid": access.metadata.uid}],
         }
     }
-    observed = PipelinesObserved(
-        callees=find_callees(access, lookup), children={"Deployment": [deployment]}, gateway="gateway:8080"
-    )
+    observed = PipelinesObserved(callees=find_callees(access, lookup), children={"Deployment": [deployment]})
     return plan_pipelines(access, observed, SETTINGS)
 
 

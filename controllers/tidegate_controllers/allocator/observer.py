@@ -149,11 +149,13 @@ def _asks_for_pool(inference: Inference, pool: str) -> bool:
 def _exclusion_reason(inference: Inference, claim: PoolClaim, live: LiveWorkload | None, pool: str) -> str:
     """Return why an Inference is excluded from decisions now; empty if it is not."""
     if live is None:
+        placement = inference.spec.placement
+        # One of several pools has no Deployment for none, or for replicas that have no slices yet.
+        is_expected = inference.status.allocation is not None and (
+            placement is None or placement.pools is None
+        )
         # A completed batch needs no Job.
-        is_missing = inference.status.allocation is not None and count_remaining_shards(inference) != 0
-        if inference.spec.placement is not None and inference.spec.placement.pools is not None:
-            # One of several pools has no Deployment for none, or for replicas that have no slices yet.
-            is_missing = False
+        is_missing = is_expected and count_remaining_shards(inference) != 0
         return "its Deployment or Job does not exist" if is_missing else ""
     if live.replicas and (live.pool != to_label_value(pool) or live.slices != claim.slices):
         return "its pods are in another pool or of another size, and are replaced here as there is room"

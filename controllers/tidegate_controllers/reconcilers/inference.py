@@ -13,6 +13,7 @@ from tidegate.api.shared_names import is_shared_with
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.typed_cache import TypedCache
+from tidegate.planning.features.feature_jobs import find_used_features
 from tidegate.planning.inference.observed import InferenceObserved
 from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.inference.replicas import resolve_replicas
@@ -25,7 +26,7 @@ from tidegate.triton.agents import AgentClient
 from tidegate_controllers.applier import Applier
 from tidegate_controllers.placements import Placements
 from tidegate_controllers.serving import ServingObserver, is_cache_stale
-from tidegate_controllers.typed_caches import OverrideIndex, find_used_features
+from tidegate_controllers.typed_caches import OverrideIndex
 from tidegate_controllers.workloads import KueueWorkloads
 
 _SYNC_REQUEUE: Final = timedelta(milliseconds=200)

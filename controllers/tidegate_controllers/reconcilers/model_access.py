@@ -105,8 +105,7 @@ class ModelAccessReconciler:
     async def _plan_pipelines(self, access: ModelAccess) -> PipelinesPlan:
         pods = self._pods
         observed = await _observe_pipelines(access, self._caches, self._applier.stores, pods.observer)
-        settings = pods.serving()
-        return plan_pipelines(access, replace(observed, gateway=settings.gateway), settings)
+        return plan_pipelines(access, observed, pods.serving())
 
     def _observe_access(
         self, access: ModelAccess, pipelines: PipelinesPlan, release: ReleasePlan, now: datetime

@@ -1,7 +1,6 @@
 """Send one call of a plan over a persistent connection to the gateway: REST with Triton's binary tensors."""
 
 import contextlib
-import json
 import re
 import socket
 import time
@@ -26,6 +25,7 @@ from tidegate_dataplane.pipeline.wire import (
     EncodedTensor,
     decode_response,
     encode_document,
+    read_error_message,
 )
 
 MAX_MESSAGE_CHARS = 2048
@@ -172,21 +172,13 @@ class ModelCallClient:
 
     def _read_response(self, response: HttpResponse) -> Arrays:
         if response.status != HTTPStatus.OK:
+            message = read_error_message(response.body, MAX_MESSAGE_CHARS)
             raise CallError(
-                KIND_BY_STATUS.get(response.status, FailureKind.UNAVAILABLE), _read_error_message(response)
+                KIND_BY_STATUS.get(response.status, FailureKind.UNAVAILABLE),
+                message or f"{response.status} {response.reason}"[:MAX_MESSAGE_CHARS],
             )
         try:
             json_length = int(response.headers.get(LENGTH_HEADER.lower(), len(response.body)))
             return decode_response(response.body, json_length, self._call.outputs)
         except ValueError as error:
             raise CallError(FailureKind.FAILED, f"an answer that cannot be read: {error}") from error
-
-
-def _read_error_message(response: HttpResponse) -> str:
-    """Return the error message: Triton sends JSON, the gateway plain text."""
-    text = bytes(response.body).decode(errors="replace").strip()
-    with contextlib.suppress(ValueError, RecursionError):
-        document = json.loads(text)
-        if isinstance(document, dict) and "error" in document:
-            text = str(document["error"])
-    return (text or f"{response.status} {response.reason}")[:MAX_MESSAGE_CHARS]

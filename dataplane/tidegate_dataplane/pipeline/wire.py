@@ -1,5 +1,6 @@
 """Encode and decode the Open Inference Protocol over REST with Triton's binary tensors."""
 
+import contextlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,16 @@ def _encode_type(name: str, dtype: str) -> str:
 @lru_cache(maxsize=1024)
 def _encode_outputs(names: tuple[str, ...]) -> str:
     return json.dumps([{"name": name, "parameters": {"binary_data": True}} for name in names])
+
+
+def read_error_message(body: bytes | memoryview, limit_chars: int) -> str:
+    """Return the error in a response without outputs, empty if it has none: Triton sends JSON, the gateway plain text."""
+    text = bytes(body).decode(errors="replace").strip()
+    with contextlib.suppress(ValueError, RecursionError):
+        document = json.loads(text)
+        if isinstance(document, dict) and "error" in document:
+            text = str(document["error"])
+    return text[:limit_chars]
 
 
 def decode_response(body: bytes | memoryview, json_length: int, outputs: Sequence[TensorSpec]) -> Arrays:

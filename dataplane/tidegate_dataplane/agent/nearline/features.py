@@ -1,7 +1,6 @@
 """Client of a FeatureCompute behind the gateways: it turns the tensors of a message into the inputs of the model."""
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -22,6 +21,7 @@ from tidegate_dataplane.pipeline.wire import (
     decode_response,
     encode_document,
     encode_tensor,
+    read_error_message,
 )
 
 MAX_ANSWER_BYTES: Final = 16 << 20
@@ -200,11 +200,4 @@ class FeatureClient:
 
 
 def _find_error(body: bytes) -> str:
-    """Return the error in the JSON of a server of models, else the beginning of the text."""
-    text = body[: 4 * MAX_MESSAGE_CHARS].decode(errors="replace").strip()
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return text[:MAX_MESSAGE_CHARS] or "no text"
-    error = document.get("error") if isinstance(document, dict) else None
-    return str(error or text)[:MAX_MESSAGE_CHARS]
+    return read_error_message(body[: 4 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS) or "no text"

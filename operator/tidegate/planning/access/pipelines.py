@@ -60,7 +60,6 @@ class PipelinesObserved:
         default_factory=dict[str, Sequence[Mapping[str, Any]]]
     )
     """Every child of the ModelAccess, of all routes, by kind."""
-    gateway: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def _plan_pipeline(
     observed_pods = observed.pods.get(route.name, PipelinePods())
     alive = [pod for pod in observed_pods.pods if not pod.terminating]
     replicas = {route.name: PipelineReplicas(len(alive), sum(pod.ready for pod in alive))}
-    compiled = compile_pipeline(access, route, pipeline, observed.callees, observed.gateway)
+    compiled = compile_pipeline(access, route, pipeline, observed.callees, settings.gateway)
     if isinstance(compiled, PlanRefusal):
         return PipelinesPlan(verdict=compiled.to_verdict(), replicas=replicas)
     objects = build_pipeline_objects(access, route.name, pipeline, compiled, settings)

@@ -36,12 +36,21 @@ class FeatureJob:
     """URI of the folder with the folders of the runs, or the bucket with the results."""
 
 
+def find_used_features(inference: Inference) -> ObjectKey | None:
+    """Return the FeatureCompute that a batch or a stream names; None if it names none."""
+    batch, nearline, namespace = inference.spec.batch, inference.spec.nearline, inference.key.namespace
+    if batch is not None and batch.features is not None:
+        return ObjectKey(namespace, batch.features.name)
+    if nearline is not None and nearline.features is not None:
+        return resolve_shared_name(nearline.features, namespace)
+    return None
+
+
 def find_feature_jobs(
     features: Iterable[FeatureCompute], inferences: Iterable[Inference]
 ) -> tuple[FeatureJob, ...]:
     """Return the backfills of `features`, and the batches and streams of `inferences` that use features."""
-    listed = tuple(inferences)
-    return (*_find_backfills(features), *_find_batches(listed), *_find_streams(listed))
+    return (*_find_backfills(features), *_find_users(inferences))
 
 
 def _find_backfills(features: Iterable[FeatureCompute]) -> Iterator[FeatureJob]:
@@ -52,20 +61,18 @@ def _find_backfills(features: Iterable[FeatureCompute]) -> Iterator[FeatureJob]:
             yield FeatureJob(item.key, kind, item.key, backfill.input.uri, backfill.output.uri)
 
 
-def _find_batches(inferences: Iterable[Inference]) -> Iterator[FeatureJob]:
+def _find_users(inferences: Iterable[Inference]) -> Iterator[FeatureJob]:
     for inference in inferences:
-        batch = inference.spec.batch
-        if batch is not None and batch.features is not None:
-            compute = ObjectKey(inference.key.namespace, batch.features.name)
+        compute, batch, nearline = (
+            find_used_features(inference),
+            inference.spec.batch,
+            inference.spec.nearline,
+        )
+        if compute is None:
+            continue
+        if batch is not None:
             kind = FeatureJobKind.BATCH
             yield FeatureJob(compute, kind, inference.key, batch.input.uri, batch.output.uri)
-
-
-def _find_streams(inferences: Iterable[Inference]) -> Iterator[FeatureJob]:
-    for inference in inferences:
-        nearline = inference.spec.nearline
-        if nearline is not None and nearline.features is not None:
-            compute = resolve_shared_name(nearline.features, inference.key.namespace)
-            rows = describe_stream(nearline.consume)
-            results = f"bucket {nearline.produce.store.nats.bucket}"
+        elif nearline is not None:
+            rows, results = describe_stream(nearline.consume), f"bucket {nearline.produce.store.nats.bucket}"
             yield FeatureJob(compute, FeatureJobKind.STREAM, inference.key, rows, results)

@@ -12,7 +12,12 @@ from tidegate.planning.batch.planner import plan_batch
 from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE, is_compiling
 from tidegate.planning.inference.deployments import delete_stale, find_start_text
 from tidegate.planning.inference.observed import InferenceObserved
-from tidegate.planning.inference.pool_deployments import DeploymentSet, match_deployments, plan_deployments
+from tidegate.planning.inference.pool_deployments import (
+    DeploymentSet,
+    PoolDeployment,
+    match_deployments,
+    plan_deployments,
+)
 from tidegate.planning.inference.serving_status import RUNNER_REQUEUE, judge_runners, runner_events
 from tidegate.planning.inference.side_conditions import SIDE_REQUEUE
 from tidegate.planning.inference.status import StatusInputs, build_status, list_events
@@ -87,11 +92,12 @@ def _list_replicas(
     observed: InferenceObserved, deployments: DeploymentSet, source: str
 ) -> tuple[ObservedReplica, ...]:
     """Return the pods of this source that agents answer for, in all pools."""
+    by_pod = deployments.index_by_pod()
     return tuple(
         ObservedReplica(
             pod,
             observed.reports.get(pod.uid),
-            memory_limit_outdated=_has_outdated_memory(pod, observed.inference, deployments),
+            memory_limit_outdated=_has_outdated_memory(pod, observed.inference, by_pod.get(pod.uid)),
         )
         for pod in observed.pods
         if pod.is_reachable and pod.source == source
@@ -105,12 +111,11 @@ def _parse_desired_state(text: str | None) -> DesiredState | None:
         return None  # edited by hand; the next apply overwrites it
 
 
-def _has_outdated_memory(pod: PodView, inference: Inference, deployments: DeploymentSet) -> bool:
+def _has_outdated_memory(pod: PodView, inference: Inference, deployment: PoolDeployment | None) -> bool:
     """Return whether the pod has another memory limit than the spec, so that a rollout is about to replace it.
 
     After a failed rollout the pod stays, and a version that does not fit into it stays a failure.
     """
-    deployment = deployments.find_deployment(pod)
     if deployment is None or deployment.template_unknown:
         return False
     if deployment.live is not None and deployment.live.failed_rollout is not None:

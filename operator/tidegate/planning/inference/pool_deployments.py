@@ -95,11 +95,9 @@ class DeploymentSet:
     desired: Sequence[PoolDeployment]
     retired: Sequence[RetiredDeployment] = ()
 
-    def find_deployment(self, pod: PodView) -> PoolDeployment | None:
-        """Return the Deployment that a pod is counted with; None for one of a retired Deployment."""
-        if len(self.desired) == 1 and not self.retired:
-            return self.desired[0]
-        return next((item for item in self.desired if any(own.uid == pod.uid for own in item.pods)), None)
+    def index_by_pod(self) -> Mapping[str, PoolDeployment]:
+        """Return the Deployment that each pod is counted with, by uid; without those of retired Deployments."""
+        return {pod.uid: item for item in self.desired for pod in item.pods}
 
 
 @dataclass(frozen=True, slots=True)
