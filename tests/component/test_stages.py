@@ -21,8 +21,22 @@ from stages.slow import choose_slice
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def a_failure(test: str, *, when: str = "call", message: str = "", no_rerun: str | None = None) -> Phase:
-    return Phase(test, when, "failed", 1.0, 0.5, failure=Failure(FailureKind.WRONG, message, no_rerun))
+def a_failure(
+    test: str,
+    *,
+    when: str = "call",
+    message: str = "",
+    no_rerun: str | None = None,
+    kind: FailureKind = FailureKind.WRONG,
+) -> Phase:
+    return Phase(test, when, "failed", 1.0, 0.5, failure=Failure(kind, message, no_rerun))
+
+
+def a_promise(*, when: str = "call", kind: FailureKind = FailureKind.WRONG) -> Phase:
+    """The failure of a test marked `no_rerun`."""
+    return a_failure(
+        "a.py::one", when=when, message="assert 3 == 4\n +  where", no_rerun="a request is lost", kind=kind
+    )
 
 
 def a_run(phases: list[Phase]) -> Results:
@@ -41,12 +55,14 @@ def a_run(phases: list[Phase]) -> Results:
         ([a_failure("a.py::one")], 1, False, "never run again"),
         ([a_failure("a.py", when="collect"), a_failure("a.py::one")], 1, True, "a.py could not be collected"),
         ([a_failure("a.py::one", when="???")], 1, True, "crashed"),
-        (
-            [a_failure("a.py::one", message="assert 3 == 4\n +  where", no_rerun="a request is lost")],
-            1,
-            True,
-            "(a request is lost): assert 3 == 4",
-        ),
+        ([a_promise()], 1, True, "(a request is lost): assert 3 == 4"),
+        ([a_promise(kind=FailureKind.LATE)], 1, True, "(a request is lost): assert 3 == 4"),
+        ([a_promise(when="teardown")], 1, True, "(a request is lost): assert 3 == 4"),
+        # Before its scenario, a test has shown nothing about its promise.
+        ([a_promise(kind=FailureKind.NOT_REACHED)], 1, True, [["a.py::one"]]),
+        ([a_promise(when="setup")], 1, True, [["a.py::one"]]),
+        ([a_promise(kind=FailureKind.NOT_REACHED), a_promise(when="teardown")], 1, True, "(a request is lost)"),
+        ([a_promise(kind=FailureKind.NOT_REACHED)], 1, False, "never run again"),
         ([a_failure(f"a.py::{n}") for n in range(4)], 1, True, "4 causes of failure"),
         (
             [a_failure(f"a.py::{n}", when="setup", message="no server") for n in range(9)],
@@ -135,6 +151,8 @@ import socket
 
 import pytest
 
+from builders.scenario import NotReachedError, require_scenario
+
 
 class Caller:
     def __init__(self):
@@ -149,6 +167,20 @@ def test_leaks():
 @pytest.mark.no_rerun("a promise")
 def test_is_a_promise():
     assert False
+
+
+@pytest.mark.no_rerun("a promise")
+def test_is_not_in_its_scenario():
+    require_scenario(True, "work is under way")
+    require_scenario(False, "work is under way when it is killed")
+
+
+@pytest.mark.no_rerun("a promise")
+def test_is_a_promise_too():
+    try:
+        require_scenario(False, "work is under way when it is killed")
+    except NotReachedError as error:
+        raise AssertionError("a row is lost") from error
 
 
 @pytest.mark.parametrize("way", ["a b"])
@@ -184,12 +216,16 @@ def name(test: str) -> str:
 
 def test_reasons_and_kinds_of_failures_come_back_from_workers(results: Results) -> None:
     failures = {name(phase.test): phase.failure for phase in results.failures}
-    assert set(failures) == {"test_is_a_promise", "test_is_late[a b]"}
-    promise, late = failures["test_is_a_promise"], failures["test_is_late[a b]"]
-    assert promise is not None
-    assert late is not None
-    assert (promise.kind, promise.no_rerun) == (FailureKind.WRONG, "a promise")
-    assert (late.kind, late.no_rerun) == (FailureKind.LATE, None)
+    kinds = {
+        test: (failure.kind, failure.no_rerun) for test, failure in failures.items() if failure is not None
+    }
+    assert kinds == {
+        "test_is_a_promise": (FailureKind.WRONG, "a promise"),
+        "test_is_a_promise_too": (FailureKind.WRONG, "a promise"),
+        "test_is_not_in_its_scenario": (FailureKind.NOT_REACHED, "a promise"),
+        "test_is_late[a b]": (FailureKind.LATE, None),
+    }
+    assert "work is under way when it is killed" in str(failures["test_is_not_in_its_scenario"])
 
 
 def test_a_socket_that_is_not_closed_is_listed_and_fails_no_test(results: Results) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 import httpx
 import pytest
 
+from builders.scenario import NotReachedError
 from stages.machine import pressure
 from stages.results import End, Failure, FailureKind, Leak, Phase, append, shorten
 from stages.slow import choose_slice, read_last_full_run
@@ -82,7 +83,7 @@ class _Measure:
         if report.failed and call.excinfo is not None:
             marker = item.get_closest_marker("no_rerun")
             report.no_rerun = " ".join(marker.args) if marker is not None else None
-            report.late = _is_late(call.excinfo.value)
+            report.failure_kind = _classify(call.excinfo.value).value  # workers send plain values alone
         return report
 
 
@@ -143,12 +144,19 @@ class _Record:
 def _failure(report: pytest.TestReport) -> Failure:
     crash = getattr(report.longrepr, "reprcrash", None)
     return Failure(
-        kind=FailureKind.LATE if getattr(report, "late", False) else FailureKind.WRONG,
+        kind=FailureKind(getattr(report, "failure_kind", FailureKind.WRONG)),
         message=shorten(str(crash.message if crash is not None else report.longrepr)),
         no_rerun=getattr(report, "no_rerun", None),
         load=os.getloadavg()[0],
         pressure=pressure(),
     )
+
+
+def _classify(error: BaseException) -> FailureKind:
+    """Return the kind of a failure; what is raised beside or instead of NotReachedError counts as what it is."""
+    if isinstance(error, NotReachedError):
+        return FailureKind.NOT_REACHED
+    return FailureKind.LATE if _is_late(error) else FailureKind.WRONG
 
 
 def _is_late(error: BaseException) -> bool:

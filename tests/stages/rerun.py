@@ -1,4 +1,4 @@
-"""Decides which failed tests are run once more: few, and never those where one failure is a defect."""
+"""Decides which failed tests are run once more: few, and none where the failure is a defect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from stages.results import Phase, Results
+from stages.results import Failure, FailureKind, Phase, Results
 
 MOST: Final = 3
 """Causes of failure per stage. With more, something is broken that a second run does not mend."""
@@ -42,13 +42,22 @@ def plan_reruns(results: Results, exit_code: int, *, allowed: bool) -> Reruns | 
     if not allowed:
         return Failed("tests of this stage are never run again")
     for phase in results.failures:
-        if phase.failure is not None and phase.failure.no_rerun is not None:
+        if phase.failure is not None and _breaks_promise(phase, phase.failure):
             said = phase.failure.message.strip().partition("\n")[0][:_SAID_CHARACTERS]
             return Failed(f"{phase.test} is never run again ({phase.failure.no_rerun}): {said}")
     groups = _by_cause(results.failures)
     if len(groups) > MOST:
         return Failed(f"{len(groups)} causes of failure; at most {MOST} of a stage are run again")
     return groups
+
+
+def _breaks_promise(phase: Phase, failure: Failure) -> bool:
+    """Return whether a test marked `no_rerun` has failed at what it is for.
+
+    One that ended before its scenario, in a fixture or by its own word (`builders.scenario`), says nothing about that.
+    """
+    is_before_scenario = phase.when == "setup" or failure.kind is FailureKind.NOT_REACHED
+    return failure.no_rerun is not None and not is_before_scenario
 
 
 def _incomplete(results: Results, exit_code: int) -> str | None:

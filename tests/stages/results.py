@@ -17,6 +17,8 @@ class FailureKind(StrEnum):
 
     LATE = "late"
     """A wait or a request ran out of time."""
+    NOT_REACHED = "not-reached"
+    """The test says that its scenario has not come about (`builders.scenario`)."""
     WRONG = "wrong"
     """An assertion failed, or an unexpected exception was raised."""
 
