@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -17,6 +18,8 @@ LIMIT_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.1
 _SLOWEST: Final = 0.25
+LONGEST_S: Final = LIMIT_S / _SLOWEST
+"""As long as LIMIT_S may last by the clock on the wall, for clients that can only count on that one."""
 _PRESSURE: Final = Path("/proc/pressure/cpu")
 
 T = TypeVar("T")
@@ -86,6 +89,34 @@ async def eventually(
             raise NotInTimeError(_describe(what, timeout_s, evidence))
         await asyncio.sleep(max(pause_s, time.monotonic() - looked))
     raise AssertionError
+
+
+@asynccontextmanager
+async def ends_in_time(what: str, *, timeout_s: float = LIMIT_S) -> AsyncIterator[None]:
+    """Cancel the block once the limit is over: `asyncio.timeout` on the clock of all waits.
+
+    Raises NotInTimeError with `what` then.
+    """
+    patience, loop = Patience(timeout_s), asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as deadline:
+
+            def look() -> None:
+                nonlocal timer
+                if patience.is_over():
+                    deadline.reschedule(loop.time())
+                else:
+                    timer = loop.call_later(_LONGEST_PAUSE_S, look)
+
+            timer = loop.call_later(_LONGEST_PAUSE_S, look)
+            try:
+                yield
+            finally:
+                timer.cancel()
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        raise NotInTimeError(_describe(what, timeout_s, None)) from error
 
 
 def stays(read: Callable[[], object], what: str, *, for_s: float) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import sys
-import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import tritonclient.grpc as triton_grpc
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
+from builders.http_call import read_page
 from builders.inference import inference_body
 from builders.loopback import kubeconfig_of, on_loopback
 from builders.port_forward import carried_to
@@ -107,8 +107,7 @@ async def test_a_model_that_is_not_there_and_a_server_that_is_not_there_are_told
 
 def shown(port: int) -> Mapping[str, set[str]]:
     """Each metric of Triton's page, and the labels of its series."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        page = answer.read().decode()
+    page = read_page(f"http://127.0.0.1:{port}/metrics")
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:

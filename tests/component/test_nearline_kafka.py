@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from builders.waiting import wait_until
+from builders.scenario import require_scenario
+from builders.waiting import LIMIT_S, ends_in_time, wait_until
 from fixtures.kafka import PASSWORD, USER, RunningKafka
 from fixtures.nats import RunningNats, a_nats
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
@@ -89,6 +90,23 @@ class Place:
         return await asyncio.to_thread(self.kafka.unsettled, self.group, self.topic)
 
 
+@pytest.fixture(autouse=True)
+def patient_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pods wait for a broker that a busy machine lets stand still; the last test shortens what it is about."""
+    _limit_calls(monkeypatch, LIMIT_S)
+    _limit_leaving(monkeypatch, LIMIT_S)
+
+
+def _limit_calls(monkeypatch: pytest.MonkeyPatch, limit_s: float) -> None:
+    for module in (kafka_server, kafka_group):
+        monkeypatch.setattr(module, "CALL_TIMEOUT_S", limit_s)
+
+
+def _limit_leaving(monkeypatch: pytest.MonkeyPatch, limit_s: float) -> None:
+    for module in (kafka_broker, kafka_group):
+        monkeypatch.setattr(module, "LEAVE_S", limit_s)
+
+
 @pytest.fixture
 def place(kafka: RunningKafka, nats: RunningNats) -> Place:
     return Place(kafka, nats)
@@ -97,7 +115,7 @@ def place(kafka: RunningKafka, nats: RunningNats) -> Place:
 async def taken(broker: KafkaBroker, count: int) -> list[StreamMessage]:
     """Exactly so many messages; the group may take some seconds to agree."""
     found: list[StreamMessage] = []
-    async with asyncio.timeout(30):
+    async with ends_in_time(f"{count} messages are taken"):
         while len(found) < count:
             found += await broker.fetch_messages(count - len(found))
     return found
@@ -180,9 +198,12 @@ async def test_a_pod_reads_no_more_than_it_is_asked_to_and_keeps_its_share_while
     async with place.opened() as broker:
         messages = await taken(broker, 4)
         assert await place.unsettled() == (96, 4)
+        clock = asyncio.get_running_loop().time
         for _ in range(27):
+            held_at = clock()
             await broker.renew_hold(messages[0])
             await asyncio.sleep(0.3)  # the time itself is what is tried: twice what makes a pod idle
+            require_scenario(clock() - held_at < kafka_broker.IDLE_S / 2, "holds are renewed in time")
         assert await asyncio.to_thread(kafka.members, place.group) == 1
         assert bodies(await taken(broker, 2)) == [b"4", b"5"]
 
@@ -228,7 +249,7 @@ async def test_a_second_pod_takes_over_half_and_nobody_does_what_the_other_has(
             return list(await taken(second, 1))
 
         joining = asyncio.create_task(begun())
-        async with asyncio.timeout(60):
+        async with ends_in_time("all is done"):
             while not joining.done():
                 for message in await first.fetch_messages(1):
                     held.append(message)
@@ -299,7 +320,7 @@ async def test_what_expired_before_it_was_settled_is_no_work_and_holds_nothing_u
     await asyncio.to_thread(place.kafka.expire, place.topic, 3)
     async with place.opened() as second:
         assert await second.fetch_messages(1) == []
-        async with asyncio.timeout(60):
+        async with ends_in_time("what expired is passed"):
             while (backlog := await second.count_backlog()).unacknowledged:
                 assert await second.fetch_messages(1) == []
         assert backlog.pending == 0
@@ -411,7 +432,8 @@ async def test_a_cluster_that_goes_is_missed_and_one_that_comes_back_is_gone_on_
         await broker.settle(first)
         await broker.count_backlog()
 
-        monkeypatch.setattr(kafka_group, "CALL_TIMEOUT_S", 1.0)  # how long the coordinator is looked for
+        _limit_calls(monkeypatch, 1.0)
+        _limit_leaving(monkeypatch, 1.0)
         await asyncio.to_thread(place.kafka.kill)
         with pytest.raises(BrokerError) as missed:
             await broker.count_backlog()
@@ -422,7 +444,7 @@ async def test_a_cluster_that_goes_is_missed_and_one_that_comes_back_is_gone_on_
         with pytest.raises(BrokerError, match="cannot be reached"):
             await broker.open()
 
-        monkeypatch.setattr(kafka_group, "CALL_TIMEOUT_S", 10.0)
+        _limit_calls(monkeypatch, LIMIT_S)
         await asyncio.to_thread(place.kafka.start)
         await broker.open()
         again = await taken(broker, 2)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
+from builders.http_call import read_page
 from builders.metrics_page import metric
 from builders.probe_model import publish_for_one_row
 from builders.scoring_client import ScoringClient
@@ -147,8 +147,8 @@ def test_requests_have_the_same_form_as_without_shared_inputs(pod: ModelPod) -> 
     shapes = []
     for names in ((), USER_INPUTS):
         serve(pod, shared_inputs=names)
-        with urlopen(f"http://127.0.0.1:{pod.triton.http_port}/v2/models/{pod.model}", timeout=5) as response:
-            metadata = json.load(response)
+        page = read_page(f"http://127.0.0.1:{pod.triton.http_port}/v2/models/{pod.model}")
+        metadata = json.loads(page)
         tensors = (*metadata["inputs"], *metadata["outputs"])
         shapes.append({tensor["name"]: tensor["shape"] for tensor in tensors})
     assert shapes[0] == shapes[1] == {"user": [-1, 1], "history": [-1, -1], "item": [-1, 1], "score": [-1, 1]}

@@ -61,7 +61,12 @@ def a_run(phases: list[Phase]) -> Results:
         # Before its scenario, a test has shown nothing about its promise.
         ([a_promise(kind=FailureKind.NOT_REACHED)], 1, True, [["a.py::one"]]),
         ([a_promise(when="setup")], 1, True, [["a.py::one"]]),
-        ([a_promise(kind=FailureKind.NOT_REACHED), a_promise(when="teardown")], 1, True, "(a request is lost)"),
+        (
+            [a_promise(kind=FailureKind.NOT_REACHED), a_promise(when="teardown")],
+            1,
+            True,
+            "(a request is lost)",
+        ),
         ([a_promise(kind=FailureKind.NOT_REACHED)], 1, False, "never run again"),
         ([a_failure(f"a.py::{n}") for n in range(4)], 1, True, "4 causes of failure"),
         (

@@ -191,7 +191,7 @@ def test_every_node_of_a_pool_is_shown_to_who_may_list_nodes(
             )
     finally:
         dashboard_process.forget("sees-nodes")
-    page = httpx.get(f"http://127.0.0.1:{controllers.probe_port}/metrics", timeout=10, trust_env=False).text
+    page = controllers.metrics()
     assert f'tidegate_pool_tier_slices{{pool="{allocated.pool}",tier="offline"}}' in page
 
 

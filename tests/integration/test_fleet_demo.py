@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from builders.http_call import read_page
 from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from tidegate_localcluster.cluster import LocalCluster
@@ -59,8 +59,7 @@ class RunningFleet:
     def looks(self) -> float:
         """How often the allocator has looked at the pool."""
         url = f"http://127.0.0.1:{self.cluster.read_plan().probes['controllers']}/metrics"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = read_page(url).splitlines()
         name = "tidegate_allocator_tick_seconds_count{"
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 

@@ -21,6 +21,7 @@ import grpc
 import pytest
 
 from builders.certificates import Authority, Pair
+from builders.http_call import read_page
 from builders.inference import inference_body
 from builders.metrics_page import listed, metric, shown
 from builders.model_access import a_route, model_access_body
@@ -137,8 +138,7 @@ def test_content_is_told_on_one_address_of_loopback_and_names_on_all(
 
     def told(host: str, port: int) -> Any:
         url = f"http://{host}:{port}/v1/snapshots/current?name={name}"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return json.load(answer)["resources"]["scope"]
+        return json.loads(read_page(url))["resources"]["scope"]
 
     assert told("127.0.0.1", served.xds.contents_port)[0]["content"]["name"] == name
     # 127.0.0.2 stands for every other address that the process could have: it answers there where it listens on all.
@@ -163,8 +163,8 @@ def holders(scope: dict[str, Any]) -> list[str]:
 
 def reported(report_port: int, namespace: str) -> list[tuple[str, str]]:
     """What the report says of callers in this namespace: object and reason. Those of a test before may not be gone."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{report_port}/v2/programmed", timeout=5) as answer:
-        refusals = [(one["host"], one["reason"]) for one in json.load(answer)["refusals"]]
+    page = read_page(f"http://127.0.0.1:{report_port}/v2/programmed")
+    refusals = [(one["host"], one["reason"]) for one in json.loads(page)["refusals"]]
     return [one for one in refusals if one[0].startswith(f"access/{namespace}/")]
 
 
@@ -303,8 +303,7 @@ def test_certificates_of_the_tls_port_follow_their_secret(
 
     def problem() -> str | None:
         url = f"http://127.0.0.1:{served.xds.report_port}/v1/proxies"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            found = {one["secret"]: one["problem"] for one in json.load(answer)["gatewaySecrets"]}
+        found = {one["secret"]: one["problem"] for one in json.loads(read_page(url))["gatewaySecrets"]}
         return found["front"]
 
     secrets.until("the first is sent", lambda found: bool(found) and chain(found) == first.chain)
