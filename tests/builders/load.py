@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
-from tidegate_localcluster.demo.load import CheckedLoad, ScoringBatch
+from builders.waiting import LIMIT_S, wait_until
+from tidegate_localcluster.demo.load import CheckedLoad, Scorer, ScoringBatch
 from tidegate_localcluster.demo.scoring import ScoredAnswer
 
 BATCHES: Final = 16
@@ -119,6 +121,39 @@ def _batch(number: int, versions: Collection[int]) -> ScoringBatch:
     return ScoringBatch({"x": rows}, _Answers(rows, versions))
 
 
+class PatientLoad(CheckedLoad):
+    """A load that lasts as long as its block, and whose waits count on the clock of all waits."""
+
+    def __init__(
+        self, scorers: Callable[[], Scorer], batches: Sequence[ScoringBatch], **options: Any
+    ) -> None:
+        """`options` are those of CheckedLoad."""
+        super().__init__(scorers, batches, **{"max_seconds": math.inf, **options})
+
+    def wait_for(self, version: str, count: int, timeout_s: float = LIMIT_S) -> None:
+        """Wait until `version` has given `count` correct answers."""
+        self._wait_patiently(
+            lambda: self.report().versions.get(version, 0) >= count,
+            f"version {version} gives {count} answers",
+            timeout_s,
+        )
+
+    def wait_sent(self, count: int, timeout_s: float = LIMIT_S) -> None:
+        """Wait until `count` requests were sent in total."""
+        self._wait_patiently(lambda: self.report().sent >= count, f"{count} requests are sent", timeout_s)
+
+    def wait_failed(self, count: int, timeout_s: float = LIMIT_S) -> None:
+        """Wait until `count` requests have failed."""
+        self._wait_patiently(lambda: self.report().failed >= count, f"{count} requests fail", timeout_s)
+
+    def _wait_patiently(self, holds: Callable[[], bool], what: str, timeout_s: float) -> None:
+        def describe() -> object:
+            report = self.report()
+            return dict(report.versions), *report.problems
+
+        wait_until(holds, what, timeout_s=timeout_s, evidence=describe)
+
+
 @contextmanager
 def load_on(address: str, model: str, *, threads: int = 4, pause_s: float = 0.005) -> Iterator[CheckedLoad]:
     """Ask one Triton for as long as the block lasts.
@@ -126,12 +161,11 @@ def load_on(address: str, model: str, *, threads: int = 4, pause_s: float = 0.00
     `pause_s` is from an answer to the next request: some hundred requests a second leave the processor to the others.
     A wrong answer fails the test, also where requests are expected to fail.
     """
-    with CheckedLoad(
+    with PatientLoad(
         lambda: _TritonClient(address, {}, model=model),
         probe_batches(_VERSIONS),
         threads=threads,
         pause_s=pause_s,
-        max_seconds=600.0,
     ) as load:
         yield load
     assert load.report().wrong == 0, load.report().problems

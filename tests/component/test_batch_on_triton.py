@@ -138,7 +138,8 @@ def test_a_server_that_ends_in_the_middle_costs_no_row(batch_pod: BatchPod) -> N
     wait_until(lambda: len(batch_pod.files(0)) >= 1, what="the work has begun", timeout_s=60)
     batch_pod.pod.triton.kill()
     batch_pod.pod.triton.start()
-    assert process.wait(60) == 0, batch_pod.last_words
+    wait_until(lambda: process.poll() is not None, what="the shard ends")
+    assert process.returncode == 0, batch_pod.last_words
     assert [row["user_id"] for row in batch_pod.rows()] == list(range(3_000))
     assert batch_pod.refused() == []
 

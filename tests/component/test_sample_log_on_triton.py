@@ -191,9 +191,10 @@ def test_each_sampled_request_is_in_the_stream_once_with_its_features_scores_and
 ) -> None:
     everything, both, tenth = logging_pod.ids(0, 200), logging_pod.ids(200, 50), logging_pod.ids(250, 400)
     logging_pod.ask_and_settle(everything)
-    logging_pod.ask(everything[:20])  # retried by a client: answered again, logged once
+    # Retried by a client: answered again, logged once.
+    logging_pod.ask_and_settle(everything[:20], before=200)
     logging_pod.ordered(1.0, version=2)
-    logging_pod.ask(both)
+    logging_pod.ask_and_settle(both, before=220)
     loads = logging_pod.pod.triton.log.read_text().count("TRITONBACKEND_ModelInstanceInitialize: ctr_")
     logging_pod.ordered(0.1, version=2)
     logging_pod.ask(tenth)

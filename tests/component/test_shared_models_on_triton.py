@@ -34,6 +34,7 @@ def test_models_come_go_and_change_their_versions_and_the_others_answer_througho
     pod.takes_requests()
     address = pod.triton.grpc
     with load_on(address, "ctr", threads=2) as ctr_load, load_on(address, "cvr", threads=2) as cvr_load:
+        ctr_load.wait_for("1", 20)
         shared.order(ctr=1, cvr=5, ltr=3)
         shared.order(ctr=2, cvr=5, ltr=3)
         shared.order(ctr=2, cvr=5)
@@ -41,6 +42,8 @@ def test_models_come_go_and_change_their_versions_and_the_others_answer_througho
         pod.stop_agent()
         pod.start_agent()
         shared.wait_for(ctr=2, cvr=5)
+        ctr_load.wait_for("2", 20)
+        cvr_load.wait_for("5", 20)
 
     # Every answer was checked by value against the version that gave it.
     assert answered_by(ctr_load) == {"1", "2"}

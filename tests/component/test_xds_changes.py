@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from builders.model_access import a_model_access, a_route
-from builders.waiting import eventually
+from builders.waiting import LIMIT_S, ends_in_time, eventually
 from fixtures.envoy import ControlPlane, Gateway, Load, Upstream, backend_of
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
@@ -98,7 +98,7 @@ async def test_a_changed_cluster_serves_at_once(
     """It would wait 15 s for its endpoints if they were not sent again."""
     old, new = await gateway.upstream("old"), await gateway.upstream("new")
     client = await gateway.start(a_model_access(), backend_of("ctr", old))
-    async with asyncio.timeout(10):
+    async with ends_in_time("the cluster serves", timeout_s=10):
         with_retry = a_model_access(routes=[a_route(retry={"attempts": 1, "budgetPercent": 50})])
         await gateway.control_plane.push(with_retry, backend_of("ctr", new))
 
@@ -136,7 +136,7 @@ async def test_rolling_all_pods_of_a_target_loses_nothing(gateway: Gateway) -> N
             leaving, pods = pods[0], [*pods[1:], new]
             await gateway.control_plane.push(a_model_access(), backend_of("ctr", *pods))
             await load.answered(20)
-            await leaving.stop(grace_s=2)
+            await leaving.stop(grace_s=LIMIT_S)
     assert load.errors == []
     assert load.answers["new-7"] > 0
 
@@ -490,7 +490,9 @@ async def test_a_server_without_a_snapshot_says_nothing(gateway: Gateway) -> Non
 async def test_stopping_in_good_order_ends_the_streams(gateway: Gateway) -> None:
     gateway.control_plane = ControlPlane(XdsServerSettings(drain_s=30.0))
     await gateway.start(a_model_access(), backend_of("ctr", await gateway.upstream("one")))
-    async with asyncio.timeout(10):  # of the thirty seconds that a stream may take which nobody ends
+    async with ends_in_time(
+        "the server stops", timeout_s=10
+    ):  # of the thirty seconds that a stream may take which nobody ends
         await gateway.control_plane.server.stop()
     assert gateway.control_plane.ledger.connected_count == 0
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.columns_model import COLUMNS, column_batches, publish_columns
+from builders.load import PatientLoad
 from builders.scoring_client import ScoringClient
 from builders.user_model import USER_INPUTS, make_user_batches, publish_user_model
 from builders.waiting import wait_until
@@ -53,12 +54,11 @@ def wait_for_reason(space: Space, reason: Reason, version: int) -> None:
 def checked_load(space: Space, model: str, batches: Sequence[ScoringBatch]) -> Iterator[CheckedLoad]:
     """Ask through the gateway; each answer is compared with that of the version that it names."""
     access = {"x-tidegate-access": f"{space.namespace}/probe"}
-    with CheckedLoad(
+    with PatientLoad(
         lambda: ScoringClient(space.installed.endpoints.gateway, model, access),
         batches,
         threads=2,
         pause_s=0.02,
-        max_seconds=600.0,
     ) as load:
         yield load
 

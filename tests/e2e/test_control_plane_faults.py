@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from builders.scenario import require_scenario
 from builders.waiting import at_rest, stays, wait_until
 from fixtures.audit_log import ACCOUNT
 from fixtures.installed import Installed, Space, a_space
@@ -46,7 +47,7 @@ def test_settled_objects_cost_no_writes_and_an_edit_does(space: Space) -> None:
 def test_killing_controllers_and_xds_under_load_loses_no_request(space: Space) -> None:
     space.inference(replicas=2)
     space.serves("probe", 1)
-    with space.load(1, 2, max_seconds=240) as load:
+    with space.load(1, 2) as load:
         load.wait_for("1", 200, timeout_s=60)
         killed = [space.installed.kill("tidegate controllers"), space.installed.kill("tidegate xds")]
         load.wait_sent(1500, timeout_s=100)
@@ -55,8 +56,8 @@ def test_killing_controllers_and_xds_under_load_loses_no_request(space: Space) -
         space.serves("probe", 2)
         report = load.finish()
 
-    assert min(killed) >= 1, killed
     assert report.problems == ()
+    require_scenario(min(killed) >= 1, f"both run when they are killed: {killed}")
     space.ready()
 
 
@@ -65,7 +66,7 @@ def test_killing_triton_is_noticed(space: Space) -> None:
     space.ready()
     version = int(space.ask().version)
     restarts = _restarts(space)
-    with space.load(version, max_seconds=200) as load:
+    with space.load(version) as load:
         load.wait_sent(100, timeout_s=60)
         servers = [pod["metadata"]["uid"] for pod in space.pods("probe")]
         assert space.installed.kill_in_pods("--model-control-mode=explicit", servers) >= 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.columns_model import column_batches, publish_columns
+from builders.load import PatientLoad
 from builders.scoring_client import ScoringClient
 from builders.waiting import wait_until
 from fixtures.installed import Space
@@ -32,12 +33,11 @@ def start_load(space: Space) -> Generator[CheckedLoad]:
     space.access()
     space.ready()
     access = {"x-tidegate-access": f"{space.namespace}/probe"}
-    with CheckedLoad(
+    with PatientLoad(
         lambda: ScoringClient(space.installed.endpoints.gateway, "columns", access),
         column_batches(VERSIONS),
         threads=2,
         pause_s=0.02,
-        max_seconds=600.0,
     ) as load:
         yield load
 

@@ -64,10 +64,7 @@ def test_versions_that_cannot_serve_leave_the_old_ones_serving_and_are_mended_by
     space.ready(*(f"{kind}/{name}" for kind in ("inference", "modelaccess") for name in mended))
     with ExitStack() as stack:
         # Each knows the answers of all versions, so that those of a broken one would be counted as its.
-        loads = {
-            name: stack.enter_context(space.load(1, 2, 3, access=name, threads=2, max_seconds=200))
-            for name in mended
-        }
+        loads = {name: stack.enter_context(space.load(1, 2, 3, access=name, threads=2)) for name in mended}
         for name in mended:
             pin = {"sha256": "0" * 64} if name == "pinned" else {}
             space.patch("inference", name, {"model": {"version": "2", **pin}})

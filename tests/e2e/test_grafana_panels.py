@@ -86,7 +86,7 @@ def all_kinds_of_work(space: Space) -> Generator[OwnPool]:
                 "featurecompute/live",
             )
             work.publish([a_message(1, f"job-{number}") for number in range(MESSAGES)])
-            with paced_load(space, "home", 600.0):
+            with paced_load(space, "home"):
                 yield pool
         finally:
             # A Job whose pod ends waits to make the next one, which it may not in a namespace that ends: neither would ever be gone.

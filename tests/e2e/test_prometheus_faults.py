@@ -151,7 +151,7 @@ def test_prometheus_that_stops_lies_and_comes_back_costs_nobody_a_replica(space:
         def unchanged() -> None:
             stays(lambda: standing(pool), "what everybody has", for_s=HELD_S)
 
-        with paced_load(space, "home", 600.0) as load:
+        with paced_load(space, "home") as load:
             wait_until(
                 lambda: standing(pool) == wanted, f"{wanted}", timeout_s=240, evidence=lambda: standing(pool)
             )

@@ -77,7 +77,7 @@ def release_is(space: Space, access: str, phase: str) -> None:
 def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space) -> None:
     access_to_a(space, "good")
     before = space.counted("b")
-    with space.load(1, 2, access="good", max_seconds=120) as load:
+    with space.load(1, 2, access="good") as load:
         release_of(space, "good", "b")
         release_is(space, "good", "Promoted")
         report = load.finish()
@@ -96,7 +96,7 @@ def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space
 
 def test_a_model_that_cannot_answer_is_taken_back_at_its_first_requests(space: Space) -> None:
     access_to_a(space, "bad")
-    with space.load(1, access="bad", max_seconds=120) as load:
+    with space.load(1, access="bad") as load:
         load.wait_sent(500, timeout_s=60)
         release_of(space, "bad", "c")
         release_is(space, "bad", "RolledBack")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builders.waiting import wait_until
+from builders.waiting import LONGEST_S, wait_until
 from fixtures.installed import READY_TIMEOUT_S, Space
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
@@ -79,12 +79,18 @@ def test_drain_of_a_node_waits_for_the_budget_says_so_and_loses_no_request(space
     _served(space, replicas=2)
     before = _uids(space)
     node = _pods(space)[0]["spec"]["nodeName"]
-    drain = ("drain", node, "--delete-emptydir-data", f"--pod-selector={LABEL}", "--timeout=100s")
-    with space.load(1, threads=2, max_seconds=240) as load, ThreadPoolExecutor() as beside:
+    drain = (
+        "drain",
+        node,
+        "--delete-emptydir-data",
+        f"--pod-selector={LABEL}",
+        "--timeout=0",
+    )  # as long as it takes
+    with space.load(1, threads=2) as load, ThreadPoolExecutor() as beside:
         load.wait_sent(100, timeout_s=30)
         try:
             # The only node without the taint of pools: the first pod's successor has nowhere to go, so the second must stay.
-            draining = beside.submit(space.kubectl.run, *drain, timeout_s=120)
+            draining = beside.submit(space.kubectl.run, *drain, timeout_s=LONGEST_S)
             _ready(space, "Unschedulable")
             said = space.condition("inference", "probe")["message"]
             assert "1 of 2 replicas are ready" in said
@@ -94,7 +100,8 @@ def test_drain_of_a_node_waits_for_the_budget_says_so_and_loses_no_request(space
             assert not draining.done()
         finally:
             space.kubectl.run("uncordon", node)
-        assert "evict" in draining.result(timeout=120)
+        wait_until(draining.done, "the node is drained")
+        assert "evict" in draining.result()
         _replaced(space, before, 2)
         _lossless(load)
 
@@ -111,8 +118,8 @@ def _evict(space: Space, pod: Mapping[str, Any]) -> None:
 @pytest.mark.produces(Reason.ROLLED_BACK)
 def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes_up(space: Space) -> None:
     """After a rolling restart, and before the pods are fewer: nothing of it loses a request."""
-    _served(space, replicas=2, rollout={"progressDeadline": "10s"})
-    with space.load(1, threads=2, max_seconds=240) as load:
+    _served(space, replicas=2)
+    with space.load(1, threads=2) as load:
         load.wait_sent(100, timeout_s=30)
         first = _uids(space)
         space.kubectl.run("rollout", "restart", "deployment/inf-probe", "-n", space.namespace)
@@ -125,7 +132,8 @@ def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes
             READY_TIMEOUT_S,
         )
         before = _uids(space)
-        space.patch("inference", "probe", {"resources": {"memory": "8Ti"}})
+        never = {"resources": {"memory": "8Ti"}, "rollout": {"progressDeadline": "10s"}}
+        space.patch("inference", "probe", never)
         _ready(space, "RolledBack")
         wait_until(
             lambda: _uids(space) == before, "the pods are the old ones again", evidence=lambda: _uids(space)
@@ -153,7 +161,7 @@ def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_sa
     with SharedGpuPlugin(space.installed.cluster.files, SLICES):
         _served_on_slices(space)
         before = _uids(space)
-        with space.load(1, threads=2, max_seconds=240) as load, _watched(space, tmp_path / "ready") as ready:
+        with space.load(1, threads=2) as load, _watched(space, tmp_path / "ready") as ready:
             load.wait_sent(100, timeout_s=30)
             # Surge needs one slice more than there is.
             space.patch("inference", "probe", {"resources": {"memory": "513Mi"}})

@@ -100,7 +100,7 @@ def test_weights_are_what_the_tritons_count_and_a_weight_of_zero_gets_nothing(st
         {"targets": [{"inference": name, "weight": weight} for name, weight in weights.items()]},
     )
     before = standing.counts(*weights)
-    with standing.space.load(1, 2, access="weighted", max_seconds=120) as load:
+    with standing.space.load(1, 2, access="weighted") as load:
         load.wait_sent(1000, timeout_s=100)
         report = load.finish()
 

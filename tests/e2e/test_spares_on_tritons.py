@@ -84,7 +84,7 @@ class World:
 
     def load(self) -> AbstractContextManager[CheckedLoad]:
         """Asks for far more than one replica bears."""
-        return paced_load(self.space, "home", 120.0)
+        return paced_load(self.space, "home")
 
     def moved(self) -> Mapping[str, Any]:
         """The move of the newest decision that raised home."""

@@ -120,7 +120,7 @@ def test_replicas_spill_over_share_by_weight_and_leave_a_pool_without_a_lost_req
                 now.get(address, 0) - counted.get(address, 0) for address in pools if pools[address] == pool
             )
 
-        with paced_load(space, "home", 120.0) as load:
+        with paced_load(space, "home") as load:
             wait_until(
                 lambda: sent(FIRST) + sent(SECOND) >= WEIGHED_REQUESTS,
                 "enough requests for a share",
@@ -134,7 +134,7 @@ def test_replicas_spill_over_share_by_weight_and_leave_a_pool_without_a_lost_req
 
         # 3. The second leaves the list: it ends when the first serves in its place, and no request is lost.
         first.apply("RecommendOnly", tiers={"realtime": {"ceiling": 3}})
-        with paced_load(space, "home", 240.0) as load:
+        with paced_load(space, "home") as load:
             world.asks({"name": FIRST})
             world.has(f"{FIRST} 3/3")
             wait_until(

@@ -19,7 +19,7 @@ def test_swaps_and_rollbacks_under_load_lose_no_request(space: Space) -> None:
     space.inference(replicas=2)
     space.access()
     space.ready()
-    with space.load(1, 2, max_seconds=300) as load:
+    with space.load(1, 2) as load:
         for _ in range(2):
             space.patch("inference", "probe", {"model": {"version": "2"}})
             space.serves("probe", 2)

@@ -44,7 +44,7 @@ def test_upgrades_to_plain_text_and_back_lose_no_request_and_keep_certificates(s
     before = _certificates(installed)
     back = False
     try:
-        with space.load(1, 2, max_seconds=500) as load:
+        with space.load(1, 2) as load:
             load.wait_for("1", 200, timeout_s=60)
             installed.upgrade(tls__xds=False, auth__namespaces=[])
             # The measures can fail: without it there is no handshake, and whoever asks is answered.

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from builders.scenario import require_scenario
 from faults import scenarios
 from faults.injections import EveryMove, Fault, NoFault, WatchDeed, WatchFault, When, WriteDeed, WriteFault
 from faults.scenarios import Scenario
@@ -43,8 +44,8 @@ async def struck(sweep: Sweep, scenario: Scenario, faults: Sequence[Fault]) -> N
     assert reference.problems == ()
     for fault in faults:
         outcome = await sweep.run(scenario, fault, reference.world)
-        assert outcome.struck, f"{fault} never happened in {outcome.steps}"
         assert outcome.problems == (), f"{scenario.name}, {fault}: {outcome.problems}"
+        require_scenario(outcome.struck, f"{fault} happens; there was {outcome.steps}")
 
 
 @pytest.mark.no_rerun("a change is lost")
@@ -102,7 +103,7 @@ async def test_slices_change_hands_once_although_the_operator_is_killed_after_ev
 
     assert outcome.problems == ()
     # The decision, what both are to have, both Deployments, and the outcome.
-    assert sweep.restarts - before >= 6
+    require_scenario(sweep.restarts - before >= 6, "the operator is killed six times")
 
 
 async def test_an_operator_that_counts_no_pods_on_their_way_out_is_found_out(sweep: Sweep) -> None:
