@@ -33,7 +33,7 @@ class ProbeClient:
         headers: Mapping[str, str],
         *,
         model: str = "probe",
-        timeout_s: float = 10.0,
+        timeout_s: float = LIMIT_S,
         **options: Any,
     ) -> None:
         """`options` are those of Triton's client."""

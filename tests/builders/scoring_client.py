@@ -9,6 +9,7 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import np_to_triton_dtype
 
+from builders.waiting import LIMIT_S
 from tidegate_localcluster.demo.scoring import ScoredAnswer
 
 
@@ -27,7 +28,7 @@ class ScoringClient:
             tensor = triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
             tensor.set_data_from_numpy(array)
             tensors.append(tensor)
-        result: Any = self._client.infer(self._model, tensors, headers=self._headers, client_timeout=10.0)
+        result: Any = self._client.infer(self._model, tensors, headers=self._headers, client_timeout=LIMIT_S)
         return ScoredAnswer(
             np.asarray(result.as_numpy("score")).ravel(), str(result.get_response().model_version)
         )

@@ -12,7 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, StreamConfig
 
-from fixtures.nats import RunningNats, a_nats
+from fixtures.nats import RunningNats, a_nats, let_nats_stall
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.nats_server import NatsServer
@@ -22,6 +22,11 @@ from tidegate_dataplane.contract import StreamOrder
 
 MOST_BYTES = 8_192
 WHY = DeadLetter(DeadReason.MALFORMED, "it is no JSON")
+
+
+@pytest.fixture(autouse=True)
+def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_nats_stall(monkeypatch)
 
 
 @pytest.fixture

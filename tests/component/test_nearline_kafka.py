@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from builders.scenario import require_scenario
 from builders.waiting import LIMIT_S, ends_in_time, wait_until
 from fixtures.kafka import PASSWORD, USER, RunningKafka
-from fixtures.nats import RunningNats, a_nats
+from fixtures.nats import RunningNats, a_nats, let_nats_stall
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.nats_server import NatsServer
@@ -92,9 +92,10 @@ class Place:
 
 @pytest.fixture(autouse=True)
 def patient_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let pods wait for a broker that a busy machine lets stand still; the last test shortens what it is about."""
+    """Let pods wait for brokers that a busy machine lets stand still; the last test shortens what it is about."""
     _limit_calls(monkeypatch, LIMIT_S)
     _limit_leaving(monkeypatch, LIMIT_S)
+    let_nats_stall(monkeypatch)
 
 
 def _limit_calls(monkeypatch: pytest.MonkeyPatch, limit_s: float) -> None:

@@ -14,7 +14,7 @@ import tritonclient.grpc as triton_grpc
 
 from builders.metrics_page import metric
 from builders.probe_model import STEP, publish
-from builders.waiting import wait_until
+from builders.waiting import LIMIT_S, wait_until
 from fixtures.agent import ModelPod
 from fixtures.nats import SUBJECT, RunningNats, a_nats
 from fixtures.triton import TritonFiles, a_triton
@@ -67,13 +67,30 @@ class LoggingPod:
         wait_until(lambda: asked() and self._page("") > start, what="samples come", timeout_s=30)
         last = asked()
         wait_until(
-            lambda: (
-                last in {record["id"] for record in self.nats.records()}
-                and not metric(self.pod.metrics(), "tidegate_agent_samples_held")
-            ),
+            lambda: last in self._written() and not metric(self.pod.metrics(), "tidegate_agent_samples_held"),
             what="all of them are written",
             timeout_s=30,
         )
+
+    def wait_for_share(self, share: float) -> int:
+        """Ask until the runner goes by a share, which it hears of a moment after the agent; how many samples that has cost."""
+        numbers, asked = itertools.count(), list[str]()
+
+        def is_heard() -> bool:
+            names = (f"begin-{self.number}-{share}-{number}" for number in numbers)
+            left_out = next(name for name in names if not is_sampled(name, share))
+            taken = next(name for name in names if is_sampled(name, share))
+            asked.extend((left_out, taken))
+            self.ask([left_out, taken])
+            # A runner's samples come in order: where the first was taken too, it is there before the second.
+            wait_until(lambda: taken in self._written(), what="the sample is written")
+            return left_out not in self._written()
+
+        wait_until(is_heard, what=f"the runner samples {share:g} of all")
+        return len(self._written() & {*asked})
+
+    def _written(self) -> set[str]:
+        return {record["id"] for record in self.nats.records()}
 
     def start_agent(self) -> None:
         """Start the agent again, whose counters begin anew."""
@@ -105,7 +122,7 @@ class LoggingPod:
                 tensor = triton_grpc.InferInput("x", [rows, 1], "FP32")
                 tensor.set_data_from_numpy(np.full((rows, 1), number if rows == 1 else 0.1, dtype=np.float32))
                 started = time.monotonic()
-                answer = client.infer("ctr", [tensor], request_id=one, client_timeout=10)
+                answer = client.infer("ctr", [tensor], request_id=one, client_timeout=LIMIT_S)
                 self.seconds.append(time.monotonic() - started)
                 self.answers[one] = float(answer.as_numpy("score")[0, 0])
 
@@ -126,8 +143,9 @@ class LoggingPod:
         return self._page("_dropped", reason=DropReason.TOO_LARGE)
 
     def logged(self) -> list[dict[str, Any]]:
-        """What the stream has taken of this test."""
-        return self.nats.records()[self.first :]
+        """What the stream has taken of this test; not what was asked to wait for a share."""
+        records = self.nats.records()[self.first :]
+        return [record for record in records if not record["id"].startswith("begin-")]
 
     def _page(self, name: str, **labels: str) -> int:
         return int(metric(self.pod.metrics(), f"tidegate_agent_samples{name}_total", **labels))
@@ -197,9 +215,10 @@ def test_each_sampled_request_is_in_the_stream_once_with_its_features_scores_and
     logging_pod.ask_and_settle(both, before=220)
     loads = logging_pod.pod.triton.log.read_text().count("TRITONBACKEND_ModelInstanceInitialize: ctr_")
     logging_pod.ordered(0.1, version=2)
+    begun = logging_pod.wait_for_share(0.1)
     logging_pod.ask(tenth)
     expected = [*everything, *both, *(one for one in tenth if is_sampled(one, 0.1))]
-    logging_pod.settled(len(expected) + 20)
+    logging_pod.settled(begun + len(expected) + 20)
 
     records = logging_pod.logged()
     assert sorted(record["id"] for record in records) == sorted(expected)
@@ -207,7 +226,7 @@ def test_each_sampled_request_is_in_the_stream_once_with_its_features_scores_and
     assert {record["version"] for record in records} == {"1", "2"}
     assert records[0]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.0]}]
     assert records[0]["ownId"]
-    assert logging_pod.counted("_written") == len(expected)
+    assert logging_pod.counted("_written") == begun + len(expected)
     assert (logging_pod.counted("_duplicate"), logging_pod.counted("_dropped")) == (20, 0)
     # A share is the agent's word to the runner: no version was loaded for it.
     assert (

@@ -14,7 +14,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 
 from builders.features import Lookup, LookupType, a_plan, of_user, write_table
-from builders.waiting import wait_until
+from builders.waiting import LIMIT_S, wait_until
 from fixtures.agent import ModelPod
 from tidegate.api.reasons import Reason
 from tidegate_dataplane.contract import (
@@ -75,7 +75,7 @@ class Caller:
         with triton_grpc.InferenceServerClient(self.address) as client:
             while not stop.is_set():
                 try:
-                    answer = client.infer(self.model, [tensor], client_timeout=20)
+                    answer = client.infer(self.model, [tensor], client_timeout=LIMIT_S)
                 except Exception as error:  # noqa: BLE001 - whatever it is, a request failed
                     self.problems.append(str(error))
                 else:

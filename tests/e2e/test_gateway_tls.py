@@ -153,7 +153,7 @@ def test_identities_decide_who_calls_and_a_rotation_under_load_loses_nothing(
     space.access()
     auth = {"mtls": {"identities": [RANKER]}}
     targets = [{"inference": "probe", "weight": 100}]
-    routes = [{"name": "default", "targets": targets, "timeout": "10s"}]
+    routes = [{"name": "default", "targets": targets, "timeout": f"{LIMIT_S:g}s"}]
     space.apply("ModelAccess", "known", {"auth": auth, "routes": routes})
     space.ready()
     space.ready("modelaccess/known")
