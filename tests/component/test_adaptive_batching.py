@@ -75,7 +75,7 @@ def test_requests_of_all_lengths_share_executions_and_every_answer_is_right(pod:
     assert count(pod, "executions_total") < len(requests)
     assert count(pod, "join_mismatches_total", way="rows") == 0
     assert count(pod, "join_mismatches_total", way="padding") == 0
-    assert reports_limit(pod, JoinLimit.ANY_SHAPE)()
+    wait_until(reports_limit(pod, JoinLimit.ANY_SHAPE), what="the agent reports that all may be joined")
 
 
 @pytest.mark.no_rerun("a wrong answer")

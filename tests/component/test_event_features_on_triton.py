@@ -18,7 +18,7 @@ from nats.js import JetStreamContext
 from numpy.typing import NDArray
 
 from builders.events import DAY, HOUR, MINUTE, Click, a_click_plan, clicks, recorded
-from builders.waiting import wait_until
+from builders.waiting import LONGEST_S, wait_until
 from fixtures.agent import ModelPod, serves_version
 from fixtures.ingester import RunningIngester, an_ingester
 from fixtures.nats import RunningNats, a_nats
@@ -261,7 +261,7 @@ def test_requests_with_and_without_a_time_are_computed_together(
             users = [place % 4] * (place % 3 + 1)
             times = [past] * len(users) if place % 2 else None
             client.async_infer(pod.model, inputs(users, times), callback=answered)
-        assert all(event.wait(60) for event in done)
+        assert all(event.wait(LONGEST_S) for event in done)
 
     for place, values in enumerate(found):
         user, when = place % 4, past if place % 2 else now_ms + DAY

@@ -22,7 +22,7 @@ from builders.features import (
     of_user,
     write_table,
 )
-from builders.waiting import wait_until
+from builders.waiting import LONGEST_S, wait_until
 from fixtures.agent import ModelPod
 from tidegate_dataplane.contract import (
     AgentPhase,
@@ -146,7 +146,7 @@ def test_requests_that_are_joined_get_their_own_rows(shared_pod: ModelPod, plan:
 
             items = np.array([b"item-1"] * len(users), dtype=object)
             client.async_infer("user-features", asked(users, items), callback=answered)
-        assert all(event.wait(20) for event in done)
+        assert all(event.wait(LONGEST_S) for event in done)
         executions = _executions_of(client, rows=sum(len(users) for users in requests))
 
     assert answers == [(users % 70).tolist() for users in requests]

@@ -375,7 +375,8 @@ def test_a_reader_that_is_killed_is_started_again_and_ends_with_its_container(tm
             assert _child_of(ingester.process.pid) != reader
 
             ingester.process.terminate()
-            assert ingester.process.wait(60) == 0, ingester.logs()
+            wait_until(lambda: not ingester.runs, what="it ends with its container")
+            assert ingester.process.returncode == 0, ingester.logs()
 
 
 def _child_of(pid: int) -> int:

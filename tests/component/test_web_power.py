@@ -14,6 +14,7 @@ import pytest
 from builders.allocator import NOW, a_decision, observed
 from builders.compute_pool import a_compute_pool, node_body, pod_on
 from builders.shown_fleet import NODES, POOL, SHOWN_AT, SLICES_OF_A_NODE
+from builders.waiting import LIMIT_S
 from fixtures.dashboard import Dashboard
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.meta import ObjectKey
@@ -270,5 +271,5 @@ async def test_a_page_hears_of_a_node_that_is_cordoned(shown: Dashboard) -> None
     assert not waiting.done()
     nodes.observe("MODIFIED", node_body("node-0", cpu="8", memory="8Gi", cordoned=True))
 
-    assert await asyncio.wait_for(waiting, 5) == {f"computepools/{POOL}"}
+    assert await asyncio.wait_for(waiting, LIMIT_S) == {f"computepools/{POOL}"}
     await heard.aclose()

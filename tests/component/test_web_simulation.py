@@ -18,7 +18,7 @@ import pytest
 from builders.inference import an_inference
 from builders.recorded_fleet import RECORDED_POOL, a_recorded_fleet, recorded_series
 from builders.shown_fleet import SHOWN_AT
-from builders.waiting import eventually
+from builders.waiting import ends_in_time, eventually
 from builders.web_page import CSRF, Page
 from fixtures.app_server import served
 from fixtures.dashboard import Dashboard
@@ -420,7 +420,7 @@ async def test_the_next_hours_that_are_remembered_do_not_wait_for_those_of_anoth
     monkeypatch.setattr(runner, "_compute_next_hours", wait_for_release)
     other = asyncio.create_task(runner.plan_next_hours("gpu-b"))
     await asyncio.sleep(0)
-    async with asyncio.timeout(30):
+    async with ends_in_time("the other pool is answered"):
         assert await runner.plan_next_hours(POOL) is first
     released.set()
     with pytest.raises(RetryableError, match="later"):

@@ -20,7 +20,7 @@ from builders.certificates import Authority
 from builders.https_server import https_server
 from builders.model_access import a_model_access
 from builders.tokens import Issuer
-from builders.waiting import eventually
+from builders.waiting import ends_in_time, eventually
 from fixtures.envoy import Client, Gateway, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
@@ -122,7 +122,7 @@ async def asking(login: Login, **settings: object) -> AsyncIterator[Asking]:
     task = asyncio.create_task(issuers.run())
     try:
         issuers.set_addresses({"ads": [login.address]})
-        async with asyncio.timeout(10):
+        async with ends_in_time("every issuer has a result"):
             await issuers.wait_for_results()
         yield Asking(issuers, registry, login.address)
     finally:
@@ -348,7 +348,7 @@ async def test_a_slow_host_delays_neither_the_others_nor_the_start(login: Login,
             lambda: isinstance(issuers.results.get(login.address), str), what="the quick one answers"
         )
         assert len(issuers.pending_addresses) == len(hanging)
-        async with asyncio.timeout(10):
+        async with ends_in_time("every issuer has a result"):
             await issuers.wait_for_results()
         assert slow.asked == 2
         late = issuers.results[f"{slow.address}?39"]

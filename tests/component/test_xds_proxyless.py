@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from builders.certificates import Authority
 from builders.model_access import a_model_access, a_route
-from builders.waiting import eventually
+from builders.waiting import ends_in_time, eventually
 from fixtures.envoy import ControlPlane, Envoy, Gateway, backend_of
 from tidegate.main import app
 from tidegate.routing.bootstrap import TlsFiles, build_sds_files
@@ -79,7 +79,7 @@ class Caller:
     async def rest(self) -> Counter[str]:
         """The next line that it says."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(30):
+        async with ends_in_time("the caller says a line"):
             line = await self.process.stdout.readline()
         return Counter(json.loads(line))
 

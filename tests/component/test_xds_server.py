@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from builders.fleet import a_backend
 from builders.model_access import a_model_access
-from builders.waiting import eventually
+from builders.waiting import ends_in_time, eventually
 from fixtures.envoy import ControlPlane
 from tidegate.routing import protos
 from tidegate.xds.resources import TypeUrl
@@ -80,7 +80,7 @@ async def test_rubbish_ends_the_stream_that_it_came_on_alone(
     sound = await open_stream(channel, "sound")
     mad = channel.stream_stream(METHOD)()
     await mad.write(b"\xff\xff\xff")
-    async with asyncio.timeout(15):
+    async with ends_in_time("the stream is ended"):
         assert await mad.code() is not grpc.StatusCode.OK
     assert await sound.read() is not grpc.aio.EOF
     sound.cancel()
@@ -117,7 +117,7 @@ async def test_a_proxy_with_the_protocol_of_the_other_kind_is_refused(
     call = channel.stream_stream(f"{SERVICE}/{method}")()
     node = {"id": "gateway-1", "user_agent_name": user_agent}
     await call.write(protos.encode(request_type, {"type_url": TypeUrl.CLUSTER, "node": node}))
-    async with asyncio.timeout(15):
+    async with ends_in_time("the call is refused"):
         assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
     assert advice in (await call.details() or "")
     assert control_plane.ledger.connected_count == 0
@@ -128,7 +128,7 @@ async def test_a_new_snapshot_reaches_an_idle_stream_without_being_asked_for(
 ) -> None:
     stream = await open_stream(channel, "idle")
     control_plane.set(a_model_access(), a_backend())
-    async with asyncio.timeout(15):
+    async with ends_in_time("the snapshot comes"):
         assert await stream.read() is not grpc.aio.EOF
     stream.cancel()
 
@@ -139,7 +139,9 @@ async def test_stopping_tells_the_proxies_to_go_elsewhere(
     control_plane.set(a_model_access(), a_backend())
     stream = await open_stream(channel, "gateway-1")
     await stream.read()
-    async with asyncio.timeout(10):  # of the thirty seconds that a stream may take which nobody ends
+    async with ends_in_time(
+        "the server stops", timeout_s=10
+    ):  # of the thirty seconds that a stream may take which nobody ends
         await control_plane.server.stop()
         assert await stream.read() is grpc.aio.EOF
     assert await stream.code() is grpc.StatusCode.OK

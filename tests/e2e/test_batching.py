@@ -53,8 +53,13 @@ def find_wrong_answers(space: Space, pooling: Pooling, requests_per_client: int)
 def test_requests_of_different_lengths_share_executions(space: Space) -> None:
     deploy(space, Pooling.MASKED_SUM)
     assert find_wrong_answers(space, Pooling.MASKED_SUM, 100) == []
-    condition = space.condition("inference", "probe", "Batched")
-    assert (condition["status"], condition["reason"]) == ("True", Reason.REQUESTS_JOINED.value)
+
+    def is_joined() -> bool:
+        assert find_wrong_answers(space, Pooling.MASKED_SUM, 5) == []
+        return space.condition("inference", "probe", "Batched").get("reason") == Reason.REQUESTS_JOINED.value
+
+    wait_until(is_joined, "the condition Batched is RequestsJoined", timeout_s=120)
+    assert space.condition("inference", "probe", "Batched")["status"] == "True"
 
 
 @pytest.mark.no_rerun("a wrong answer")
@@ -64,7 +69,7 @@ def test_a_model_that_ranks_rows_answers_each_request_alone_and_the_condition_sa
 
     def is_alone() -> bool:
         assert find_wrong_answers(space, Pooling.SHARE_OF_BATCH, 20) == []
-        return space.condition("inference", "probe", "Batched")["reason"] == Reason.REQUESTS_ALONE.value
+        return space.condition("inference", "probe", "Batched").get("reason") == Reason.REQUESTS_ALONE.value
 
     wait_until(is_alone, "the condition Batched is RequestsAlone", timeout_s=120)
     condition = space.condition("inference", "probe", "Batched")

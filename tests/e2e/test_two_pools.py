@@ -85,7 +85,7 @@ class World:
         )
 
 
-@pytest.mark.no_rerun
+@pytest.mark.no_rerun("a lost request")
 def test_replicas_spill_over_share_by_weight_and_leave_a_pool_without_a_lost_request(space: Space) -> None:
     space.publish("probe", 1)
     with (
@@ -108,7 +108,8 @@ def test_replicas_spill_over_share_by_weight_and_leave_a_pool_without_a_lost_req
         # 1. What the first pool has no room for goes to the second, and no pod of the first restarts.
         world.asks({"name": FIRST}, {"name": SECOND, "relativeCapacity": "0.5"})
         world.has(f"{FIRST} 2/2, {SECOND} 1/1")
-        assert world.uids(FIRST) == before
+        # On a busy machine a pod may miss a probe, and is not counted for a moment.
+        wait_until(lambda: world.uids(FIRST) == before, "the same pods are ready", evidence=world.status)
 
         # 2. A pod of the second gets half as many requests as one of the first, by the gateways' own counters.
         pools = world.addresses()
@@ -146,4 +147,4 @@ def test_replicas_spill_over_share_by_weight_and_leave_a_pool_without_a_lost_req
             )
             report = load.finish()
         assert report.problems == ()
-        assert before < world.uids(FIRST)
+        wait_until(lambda: before < world.uids(FIRST), "they are ready to the end", evidence=world.status)

@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 
 from builders import probe_model
+from builders.waiting import ends_in_time
 from faults.installation import Site, a_site, allow_secrets, install
 from faults.operator_process import OperatorProcess
 from faults.scenarios import NAME, Step
@@ -88,7 +89,7 @@ async def swaps_until_renewed(sweep: Sweep, operator: OperatorProcess) -> None:
     """Orders one version after the other, until some were given with the new certificate."""
     api, left = sweep.api, 4
     await api.call("PATCH", f"{_SECRETS}/{_OWN}", {"metadata": {"annotations": {"tidegate.io/renew": "now"}}})
-    async with asyncio.timeout(120):
+    async with ends_in_time("the certificate is renewed", timeout_s=120):
         for version in itertools.cycle((2, 1)):
             left -= bool(operator.events("client_certificate_renewed"))
             wanted = {"spec": {"model": {"version": str(version)}}}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builders.waiting import eventually
+from builders.waiting import LIMIT_S, eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.client import ClientSettings, KubeClient
@@ -44,7 +44,7 @@ async def reflecting(
     reflector = Reflector(client, store, namespace=namespace, selector=SELECTOR, settings=settings)
     task = asyncio.create_task(reflector.run())
     try:
-        await asyncio.wait_for(store.synced.wait(), 20)
+        await asyncio.wait_for(store.synced.wait(), LIMIT_S)
         yield store, reflector
         assert not task.done(), "the reflector ended"
     finally:
