@@ -30,10 +30,28 @@ def catch_stop_signals() -> Event:
     return stop
 
 
+def is_task_cancelled() -> bool:
+    """Return whether the current task was cancelled; a CancelledError without that is one of what the task has awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def run_until(stop: asyncio.Event, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run the parts until `stop` is set; a part that fails ends the process, and what started it starts another."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(part()) for part in parts]
+        tasks = [group.create_task(_run_part(part)) for part in parts]
         await stop.wait()
         for task in tasks:
             task.cancel()
+
+
+async def _run_part(part: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a part; a TaskGroup takes a CancelledError of what the part has awaited for the end of the part."""
+    try:
+        await part()
+    except asyncio.CancelledError as error:
+        if is_task_cancelled():
+            raise
+        raise RuntimeError(
+            "a part of the process has ended with the cancellation of what it awaited"
+        ) from error

@@ -13,6 +13,7 @@ from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.broker_tls import CA, broker_tls
 from tidegate_dataplane.agent.nearline.kafka_client import import_library
 from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.agent.stopping import is_task_cancelled
 from tidegate_dataplane.contract import KafkaOrder
 
 T = TypeVar("T")
@@ -146,6 +147,10 @@ class KafkaServer:
             return await call
         except (OSError, TimeoutError, RuntimeError) as error:  # all of aiokafka's are RuntimeErrors
             raise self.translate_error(error) from error
+        except asyncio.CancelledError as error:
+            if is_task_cancelled():
+                raise
+            raise self.translate_error(RuntimeError("the client has cancelled the call")) from error
 
     async def list_partitions(self, admin: Any, topic: str, field: str) -> Sequence[int]:
         """Return the partitions of a topic, which `field` of the spec names.
@@ -200,4 +205,10 @@ async def stop_client(client: Any) -> None:
     """
     with contextlib.suppress(Exception):  # it is gone either way
         async with asyncio.timeout(STOP_TIMEOUT_S):
-            await (client.close() if hasattr(client, "close") else client.stop())
+            try:
+                await (client.close() if hasattr(client, "close") else client.stop())
+            except asyncio.CancelledError:
+                if is_task_cancelled():
+                    raise
+                # A consumer awaits the fetch that it cancels, where the broker has not answered it, and closes nothing then.
+                await client._client.close()  # noqa: SLF001  no other door
