@@ -216,8 +216,11 @@ async def test_a_pod_reads_no_more_than_it_is_asked_to_and_keeps_its_share_while
 
 @pytest.mark.no_rerun("a doubled message")
 async def test_a_second_pod_takes_over_half_and_nobody_does_what_the_other_has(
-    kafka: RunningKafka, nats: RunningNats
+    kafka: RunningKafka, nats: RunningNats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Neither is killed; one that stood still for longer would lose its partitions without a last commit.
+    monkeypatch.setattr(kafka_broker, "SESSION_S", 30.0)
+    monkeypatch.setattr(kafka_broker, "IDLE_S", LIMIT_S)
     place = await asyncio.to_thread(Place, kafka, nats, partitions=2)
     everything = [b"%d" % number for number in range(60)]
     await place.publish(*everything)
