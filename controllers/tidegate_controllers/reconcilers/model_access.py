@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.api.shared_names import resolve_shared_name
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import MODEL_ACCESS
 from tidegate.kube.port import Manifest
@@ -147,7 +148,7 @@ class ModelAccessReconciler:
         ]
 
     def _find_backend(self, access: ModelAccess, name: str) -> Backend | None:
-        key = ObjectKey(access.key.namespace, name)
+        key = resolve_shared_name(name, access.key.namespace)
         inference = self._caches.inferences.get(key)
         if inference is None or not takes_traffic(inference):
             return None

@@ -139,9 +139,12 @@ ObjectName = Annotated[
     ),
 ]
 
+MAX_SHARED_NAME: Final = 127
+"""Two DNS labels and a slash."""
+
 SharedName = Annotated[
     str,
-    Field(min_length=1, max_length=127),
+    Field(min_length=1, max_length=MAX_SHARED_NAME),
     ValidationRules(
         must_match(
             f"({DNS_LABEL}/)?{DNS_LABEL}",

@@ -9,7 +9,14 @@ from pydantic import Field
 from tidegate.api.auth import Auth
 from tidegate.api.conditions import ConditionStatus, ConditionType, ObservedCondition
 from tidegate.api.durations import parse_duration
-from tidegate.api.fields import DecimalText, DurationText, ObjectName, duration_between
+from tidegate.api.fields import (
+    MAX_SHARED_NAME,
+    DecimalText,
+    DurationText,
+    ObjectName,
+    SharedName,
+    duration_between,
+)
 from tidegate.api.matching import RequestMatch, StickySession
 from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
 from tidegate.api.pipeline import MAX_PIPELINE_MODELS, PipelineSpec
@@ -42,7 +49,13 @@ HostName = Annotated[
 class RouteTarget(ApiModel):
     """An Inference that gets a share of a route's requests."""
 
-    inference: Annotated[ObjectName, Field(description="Name of an Inference in the same namespace.")]
+    inference: Annotated[
+        SharedName,
+        Field(
+            description="Name of an Inference in the same namespace. Or <namespace>/<name> of one in another namespace whose "
+            "annotation tidegate.io/shared-with lists this namespace."
+        ),
+    ]
     weight: Annotated[
         int,
         Field(
@@ -74,8 +87,8 @@ class RouteMirror(ApiModel):
     """An Inference that gets copies of requests; its responses are discarded."""
 
     inference: Annotated[
-        ObjectName,
-        Field(description="Name of an Inference in the same namespace that serves the same model name."),
+        SharedName,
+        Field(description="Name of an Inference that serves the same model name, as in targets."),
     ]
     percent: Annotated[
         int,
@@ -87,10 +100,9 @@ class RouteFallback(ApiModel):
     """The Inference that answers when the targets cannot."""
 
     inference: Annotated[
-        ObjectName,
+        SharedName,
         Field(
-            description="Name of an Inference in the same namespace that serves the same model name "
-            "and is not a target of the route."
+            description="Name of an Inference that serves the same model name and is not a target of the route, as in targets."
         ),
     ]
     value_percent: Annotated[
@@ -351,7 +363,9 @@ class ModelAccessSpec(ApiModel):
 class TargetStatus(StatusModel):
     """A target as planned."""
 
-    inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
+    inference: Annotated[
+        str, Field(max_length=MAX_SHARED_NAME, description="Name of the Inference, as in the spec.")
+    ]
     weight: Annotated[int, Field(ge=0, description="Planned weight.")] = 0
     endpoints: Annotated[int, Field(ge=0, description="Number of ready pods.")] = 0
 
@@ -359,7 +373,9 @@ class TargetStatus(StatusModel):
 class MirrorStatus(StatusModel):
     """A planned mirror."""
 
-    inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
+    inference: Annotated[
+        str, Field(max_length=MAX_SHARED_NAME, description="Name of the Inference, as in the spec.")
+    ]
     percent: Annotated[
         int, Field(ge=0, description="Percentage of the requests that are copied; 0 without a ready pod.")
     ] = 0
@@ -369,7 +385,9 @@ class MirrorStatus(StatusModel):
 class FallbackStatus(StatusModel):
     """The fallback as planned."""
 
-    inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
+    inference: Annotated[
+        str, Field(max_length=MAX_SHARED_NAME, description="Name of the Inference, as in the spec.")
+    ]
     serving: Annotated[
         bool,
         Field(
@@ -386,7 +404,11 @@ class PipelineModelStatus(StatusModel):
 
     name: Annotated[str, Field(alias="as", max_length=63, description="Name of its output.")]
     inference: Annotated[
-        str | None, Field(max_length=63, description="Name of the Inference, if the model is one.")
+        str | None,
+        Field(
+            max_length=MAX_SHARED_NAME,
+            description="Name of the Inference, as in the spec, if the model is one.",
+        ),
     ] = None
     access: Annotated[
         str | None, Field(max_length=63, description="Name of the ModelAccess, if the model is one.")

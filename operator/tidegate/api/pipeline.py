@@ -109,9 +109,10 @@ class PipelineModel(ApiModel):
     )
 
     inference: Annotated[
-        ObjectName | None,
+        SharedName | None,
         Field(
-            description="Name of an Inference in the same namespace. Protection of this ModelAccess applies to it, too."
+            description="Name of an Inference in the same namespace. Or <namespace>/<name> of one in another namespace whose "
+            "annotation tidegate.io/shared-with lists this namespace. Protection of this ModelAccess applies to it, too."
         ),
     ] = None
     access: Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, field_validator
 
-from tidegate.api.fields import DecimalText, DurationText, ObjectName, duration_between
+from tidegate.api.fields import DecimalText, DurationText, ObjectName, SharedName, duration_between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.release_commands import ReleasePhase
@@ -165,9 +165,9 @@ class ReleaseSpec(ApiModel):
 
     route: Annotated[ObjectName, Field(description="Name of the route.")]
     target: Annotated[
-        ObjectName,
+        SharedName,
         Field(
-            description="Inference to release; one of the route's targets. "
+            description="Inference to release; one of the route's targets, by the same name. "
             "The others share the rest by weight."
         ),
     ]

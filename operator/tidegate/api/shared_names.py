@@ -1,17 +1,23 @@
 """References to objects of other namespaces: the target consents by an annotation that lists namespaces."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from tidegate.api.meta import CustomResource, ObjectKey
 
 SHARED_WITH_ANNOTATION: Final = "tidegate.io/shared-with"
-"""On a FeatureCompute: the other namespaces whose objects may refer to it, separated by commas."""
+"""On an Inference or FeatureCompute: the other namespaces whose objects may refer to it, separated by commas."""
 
 
 def resolve_shared_name(name: str, namespace: str) -> ObjectKey:
     """Return the key that a SharedName means in an object of `namespace`."""
     owner, _, rest = name.rpartition("/")
     return ObjectKey(owner or namespace, rest)
+
+
+def format_shared_name(key: ObjectKey, namespace: str) -> str:
+    """Return the shortest SharedName of `key` in an object of `namespace`; resolve_shared_name is the inverse."""
+    return key.name if key.namespace == namespace else str(key)
 
 
 def is_shared_with(target: CustomResource, namespace: str) -> bool:
@@ -21,6 +27,26 @@ def is_shared_with(target: CustomResource, namespace: str) -> bool:
 
 def list_shared_namespaces(target: CustomResource) -> tuple[str, ...]:
     """Return the other namespaces whose objects may refer to `target`."""
-    listed = target.metadata.annotations.get(SHARED_WITH_ANNOTATION, "").split(",")
-    names = {item.strip() for item in listed} - {"", target.key.namespace}
+    return parse_shared_namespaces(target.metadata.annotations, target.key.namespace)
+
+
+def parse_shared_namespaces(annotations: Mapping[str, str], namespace: str) -> tuple[str, ...]:
+    """Return the other namespaces whose objects may refer to an object of `namespace` with these annotations."""
+    if SHARED_WITH_ANNOTATION not in annotations:
+        return ()
+    names = {item.strip() for item in annotations[SHARED_WITH_ANNOTATION].split(",")} - {"", namespace}
     return tuple(sorted(names))
+
+
+def describe_absence(target: type[CustomResource], key: ObjectKey, namespace: str) -> str:
+    """Return why objects of `namespace` cannot refer to `key`, and the way out.
+
+    The text about another namespace does not show whether the object exists.
+    """
+    if key.namespace == namespace:
+        return f"{target.KIND} {key.name} does not exist in namespace {namespace}"
+    return (
+        f"{target.KIND} {key} does not exist, or does not share with namespace {namespace}: its owner can add {namespace} "
+        f"to its annotation, with kubectl annotate {target.KIND.lower()} {key.name} -n {key.namespace} "
+        f"{SHARED_WITH_ANNOTATION}={namespace}"
+    )

@@ -11,9 +11,9 @@ RATE: Final = "$__rate_interval"
 """Grafana's window for rates: at least four scrapes."""
 
 SELECTED_CLUSTERS: Final = (
-    'envoy_cluster_name=~"(inference/$namespace|release/$namespace/[^/]+)/($inference)([+][^/]*)?/[a-z]+"'
+    'envoy_cluster_name=~"(inference/$namespace|release/$namespace/[^/]+|release/[^/]+/[^/]+/$namespace)'
+    '/($inference)([+].*)?/[a-z]+"'
 )
-_CLUSTER_PATTERN: Final = "(?:inference/([^/]+)|release/([^/]+)/[^/]+)/([^/+]+).*"
 
 
 def select_chosen(expression: str) -> str:
@@ -36,8 +36,7 @@ def gateway_rate(metric: str, matchers: str = "") -> str:
     """Return a rate of the gateways for the selected Inferences, with the labels `namespace` and `inference`."""
     more_matchers = f", {matchers}" if matchers else ""
     selected = counter_rate(f"envoy_cluster_{metric}{{{SELECTED_CLUSTERS}{more_matchers}}}")
-    labelled = f'label_replace({selected}, "namespace", "$1$2", "envoy_cluster_name", "{_CLUSTER_PATTERN}")'
-    return f'label_replace({labelled}, "inference", "$3", "envoy_cluster_name", "{_CLUSTER_PATTERN}")'
+    return expressions.label_inference(selected)
 
 
 def object_gauge(

@@ -17,7 +17,7 @@ from tidegate.grafana.promql import (
 )
 
 _RELEASES: Final = 'envoy_cluster_name=~"release/$namespace/$access/.*"'
-_PARTS: Final = "release/([^/]+)/([^/]+)/([^/]+)/[a-z]+"
+_PARTS: Final = "release/([^/]+)/([^/]+)/(.+)/[a-z]+"
 _ACCESSES: Final = object_gauge("tidegate_object_ready", 'kind="ModelAccess"', name_pattern="$access")
 _TARGET: Final = "{{access}} to {{target}}"
 _BY: Final = "access, target"
@@ -26,7 +26,7 @@ _BY: Final = "access, target"
 def _release_rate(metric: str, matchers: str = "") -> str:
     """Return a rate of the gateways for released routes, by access and target.
 
-    The target is the name of an Inference, followed by `+` and the name of its fallback, if any.
+    The target is an Inference as the ModelAccess names it, followed by `+` and the name of its fallback, if any.
     """
     rest = f", {matchers}" if matchers else ""
     series = f"rate(envoy_cluster_{metric}{{{_RELEASES}{rest}}}[{RATE}])"

@@ -15,8 +15,9 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.pipeline import PipelineSpec
+from tidegate.api.shared_names import resolve_shared_name
 from tidegate.planning.access.admitted_shares import ReducedAnswer, RouteLoad, plan_shares
-from tidegate.planning.access.value_classes import RouteDemand, index_routes
+from tidegate.planning.access.value_classes import RouteDemand, SharedInferences, index_routes, index_shared
 from tidegate.publisher.routing_inputs import RoutingInputs
 from tidegate.routing.ir import REDUCED
 from tidegate.routing.route_targets import is_priced
@@ -76,12 +77,13 @@ class SharePlanner:
         self, accesses: Sequence[ModelAccess], inferences: Sequence[Inference], rates: Mapping[str, float]
     ) -> list[RouteLoad]:
         """Return the loads of all accesses; one whose loads raise has none, and shows among the faults."""
+        shared = index_shared(inferences)
         values = {inference.key: float(inference.spec.value.per_request) for inference in inferences}
         loads: list[RouteLoad] = []
         self._clear_faults()
         for access in accesses:
             with self.inputs.faults.isolate(f"{_ACCESS_SUBJECT}{access.key}"):
-                loads += build_loads(access, values, rates)
+                loads += build_loads(access, values, rates, shared)
         return loads
 
     def _clear_faults(self) -> None:
@@ -107,13 +109,16 @@ class SharePlanner:
 
 
 def build_loads(
-    access: ModelAccess, values: Mapping[ObjectKey, float], rates: Mapping[str, float]
+    access: ModelAccess,
+    values: Mapping[ObjectKey, float],
+    rates: Mapping[str, float],
+    shared: SharedInferences,
 ) -> list[RouteLoad]:
     """Return the load of each route of an access with requests.
 
-    `values`: what a request is worth by Inference; `rates`: requests per second by route.
+    `values`: what a request is worth by Inference; `rates`: requests per second by route; `shared` as for index_routes.
     """
-    demands, priced = index_routes([access]), is_priced(access)
+    demands, priced = index_routes([access], shared), is_priced(access)
     loads: list[RouteLoad] = []
     for route in access.spec.routes:
         name = f"access/{access.key}/{route.name}"
@@ -121,7 +126,7 @@ def build_loads(
         if not offered > 0:
             continue
         if route.pipeline is not None:
-            loads.append(_build_pipeline_load(access, route, route.pipeline, offered, priced))
+            loads.append(_build_pipeline_load(access, route, route.pipeline, offered, demands[name]))
             continue
         reduced = demands.get(f"{name}{REDUCED}")
         answer = ReducedAnswer(reduced.by_inference, reduced.value or 0.0) if reduced else None
@@ -131,7 +136,7 @@ def build_loads(
 
 
 def _build_pipeline_load(
-    access: ModelAccess, route: Route, pipeline: PipelineSpec, offered: float, priced: bool
+    access: ModelAccess, route: Route, pipeline: PipelineSpec, offered: float, demand: RouteDemand
 ) -> RouteLoad:
     """Return the load of a route that a pipeline answers: each of its Inferences answers a request for each of its models.
 
@@ -142,12 +147,14 @@ def _build_pipeline_load(
     fewest: defaultdict[ObjectKey, float] = defaultdict(float)
     for model in pipeline.models:
         if model.inference is not None and not model.optional:
-            key, limit = ObjectKey(access.key.namespace, model.inference), model.candidates
+            key, limit = resolve_shared_name(model.inference, access.key.namespace), model.candidates
+            if key not in demand.required:
+                continue
             costs[key] += 1.0
             fewest[key] += 1.0 if limit is None else (limit.min_rows or limit.max_rows) / limit.max_rows
     value, percent = float(route.value or 1), pipeline.reduced_value_percent
     reduced = ReducedAnswer(fewest, value * percent / 100) if percent is not None else None
-    return RouteLoad(f"access/{access.key}/{route.name}", offered, costs, value, priced, reduced)
+    return RouteLoad(f"access/{access.key}/{route.name}", offered, costs, value, is_priced(access), reduced)
 
 
 def _find_value(demand: RouteDemand, values: Mapping[ObjectKey, float]) -> float:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from tidegate.api.inference import Inference
-from tidegate.api.meta import ApiModel, ObjectKey
+from tidegate.api.meta import ApiModel
 from tidegate.api.model_access import ModelAccess, RouteStatus
+from tidegate.api.shared_names import resolve_shared_name
 from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
 from tidegate.reports.state import ObjectReport, ObjectState
 from tidegate.reports.status import (
@@ -81,7 +82,7 @@ class AccessStatusReport(StatusReport):
 def report_access(
     access: ModelAccess, inferences: Sequence[Inference], related: RelatedObjects
 ) -> AccessStatusReport:
-    """Report an access from the Inferences of its namespace and what was read with it."""
+    """Report an access from the Inferences that it names and what was read with it."""
     status = access.status
     states = {inference.key: ObjectReport.from_object(inference).state for inference in inferences}
     return AccessStatusReport(
@@ -92,7 +93,7 @@ def report_access(
         programmed=access.is_programmed,
         routes=tuple(
             line.model_copy(
-                update={"state": states.get(ObjectKey(access.metadata.namespace, line.inference))}
+                update={"state": states.get(resolve_shared_name(line.inference, access.key.namespace))}
             )
             for route in status.routes
             for line in _report_targets(route)

@@ -9,6 +9,7 @@ from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.model_access import ModelAccess, Route, RouteStatus
+from tidegate.api.shared_names import format_shared_name, is_shared_with
 from tidegate.planning.pools.overrides import select_in_force
 from tidegate.reports.report import format_count
 from tidegate.reports.shared import OverrideReport
@@ -119,7 +120,7 @@ def report_inference(
     overrides: Sequence[ComputeOverride],
     related: RelatedObjects,
 ) -> InferenceStatusReport:
-    """Report an Inference from the accesses of its namespace, all overrides, and what was read with it."""
+    """Report an Inference from the accesses that may name it, all overrides, and what was read with it."""
     spec, status = inference.spec, inference.status
     placement = spec.placement
     return InferenceStatusReport(
@@ -159,9 +160,9 @@ def _report_versions(inference: Inference) -> VersionsReport:
 
 
 def _find_routes(access: ModelAccess, inference: Inference) -> Iterator[InferenceRoute]:
-    name = inference.metadata.name
-    if access.metadata.namespace != inference.metadata.namespace or name not in access.spec.inference_names:
+    if not is_shared_with(inference, access.key.namespace):
         return
+    name = format_shared_name(inference.key, access.key.namespace)
     in_effect = {route.name: route for route in access.status.routes}
     for route in access.spec.routes:
         for role, weight, endpoints in _find_roles(route, in_effect.get(route.name), name):

@@ -106,7 +106,7 @@ def _collect_references(access: ModelAccess) -> _IndexedReferences:
     address = auth.jwks_uri if auth is not None else None
     pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
     return _IndexedReferences(
-        inferences=frozenset(ObjectKey(namespace, name) for name in access.spec.inference_names),
+        inferences=frozenset(resolve_shared_name(name, namespace) for name in access.spec.inference_names),
         features=frozenset(
             resolve_shared_name(pipeline.features, namespace) for pipeline in pipelines if pipeline.features
         ),

@@ -17,7 +17,7 @@ from tidegate.api.protection import OutlierSpec, Protection
 from tidegate.routing import release
 from tidegate.routing.fleet import Backend, BackendKey
 from tidegate.routing.ir import AccessPoolKey, EndpointPool, OutlierEjection, PoolKey, PoolLimits, PoolRole
-from tidegate.routing.references import backend_key
+from tidegate.routing.references import backend_key, backend_name
 
 _NO_PROTECTION: Final = Protection()
 
@@ -51,7 +51,7 @@ class AccessPools:
         The candidate of a release has no fallback: its answers would be counted as those of the candidate.
         """
         role = PoolRole.RELEASE if release.is_released(self._access, route) else PoolRole.TARGET
-        if release.is_candidate(self._access, route, backend.key.name):
+        if release.is_candidate(self._access, route, backend_name(self._access, backend)):
             fallback = None
         return self._select_pool(role, backend, fallback, retry_budget(route))
 
@@ -79,8 +79,8 @@ class AccessPools:
         return key
 
     def _pool_key(self, role: PoolRole, backend: Backend, fallback: Backend | None) -> AccessPoolKey:
-        behind = fallback.key.name if fallback is not None else ""
-        return AccessPoolKey(role, self._access.key, backend.key.name, behind)
+        behind = backend_name(self._access, fallback) if fallback is not None else ""
+        return AccessPoolKey(role, self._access.key, backend_name(self._access, backend), behind)
 
     def _add_pool(self, key: AccessPoolKey, pool: EndpointPool, budget: int | None) -> None:
         """Add a pool; of the retry budgets of several routes the largest counts."""

@@ -44,7 +44,7 @@ from tidegate.routing.pipelines import (
     plan_pipeline_pool,
     unanswered_reason,
 )
-from tidegate.routing.references import AccessReferences, RouteBackends
+from tidegate.routing.references import AccessReferences, RouteBackends, backend_name
 from tidegate.routing.refusals import RoutingRefusal
 from tidegate.routing.route_targets import (
     AdmissionLimits,
@@ -235,7 +235,7 @@ def _plan_route(
     )
     if targets.reduced is not None:
         rule = replace(rule, reduced=_reduce_rule(rule, targets.reduced))
-    return _RoutePlan(rule, _build_planned_route(route, backends, targets), backends.refusals)
+    return _RoutePlan(rule, _build_planned_route(access, route, backends, targets), backends.refusals)
 
 
 def _reduce_rule(
@@ -288,23 +288,29 @@ def _plan_pipeline(
     )
 
 
-def _build_planned_route(route: Route, backends: RouteBackends, targets: RouteTargets) -> PlannedRoute:
+def _build_planned_route(
+    access: ModelAccess, route: Route, backends: RouteBackends, targets: RouteTargets
+) -> PlannedRoute:
     return PlannedRoute(
         name=route.name,
         targets=tuple(
             PlannedTarget(
-                target.backend.key.name,
+                target.name,
                 0 if targets.fallback.answers_all else target.weight,
                 len(target.backend.endpoints),
             )
             for target in targets.usable
         ),
         mirrors=tuple(
-            PlannedMirror(backend.key.name, percent if backend.endpoints else 0, len(backend.endpoints))
+            PlannedMirror(
+                backend_name(access, backend), percent if backend.endpoints else 0, len(backend.endpoints)
+            )
             for percent, backend in backends.mirrors
         ),
         fallback=PlannedFallback(
-            backends.fallback.key.name, targets.fallback.serving, len(backends.fallback.endpoints)
+            backend_name(access, backends.fallback),
+            targets.fallback.serving,
+            len(backends.fallback.endpoints),
         )
         if backends.fallback
         else None,

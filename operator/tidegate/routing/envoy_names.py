@@ -52,6 +52,7 @@ def cluster_name(pool: PoolKey, protocol: InferenceProtocol) -> str:
     """Return the name of a cluster and of its endpoints (EDS).
 
     Each cluster has an EDS name of its own, since two that share one stall each other for 15 s.
+    One of an access has the names of its Inferences as the access gives them, with a slash if they are of other namespaces.
     The name has no dot: there Envoy ends the name in `cluster.<name>.<counter>`, and reads the rest as the counter's name.
     """
     if isinstance(pool, BackendKey):
@@ -81,8 +82,10 @@ def _parse_pool(prefix: str, names: list[str]) -> PoolKey:
             return pipeline_key(ObjectKey(namespace, access), route)
         namespace, backend = names
         return BackendKey(kind, namespace, backend)
-    namespace, access, inferences = names
-    inference, _, fallback = inferences.partition(_FALLBACK)
+    namespace, access, *inferences = names
+    inference, _, fallback = "/".join(inferences).partition(_FALLBACK)
+    if not inference or max(inference.count("/"), fallback.count("/")) > 1:
+        raise ValueError(inferences)
     return AccessPoolKey(PoolRole(prefix), ObjectKey(namespace, access), inference, fallback)
 
 

@@ -83,6 +83,8 @@ class Backend:
     value: str = "1"
     """The value of one answered request: spec.value.perRequest of an Inference."""
     spares: SparePods | None = None
+    shared_with: tuple[str, ...] = ()
+    """The other namespaces whose ModelAccesses may use an Inference."""
 
     @property
     def relative_capacity(self) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.api.shared_names import resolve_shared_name
 from tidegate.routing import hosts, planner
 from tidegate.routing.access_index import AccessIndex, move_key
 from tidegate.routing.access_pools import retry_budgets
@@ -237,12 +238,14 @@ def _called_inferences(pipeline: Backend | None) -> frozenset[ObjectKey]:
     """Return the Inferences that the pods of a pipeline call."""
     if pipeline is None:
         return frozenset()
-    return frozenset(ObjectKey(pipeline.key.namespace, name) for name in pipeline.calls)
+    return frozenset(resolve_shared_name(name, pipeline.key.namespace) for name in pipeline.calls)
 
 
-def _host_inputs(backend: Backend | None) -> tuple[str, bool, str] | None:
+def _host_inputs(backend: Backend | None) -> tuple[object, ...] | None:
     """Return everything in a backend that the host of an access depends on.
 
     A new pod of a backend with ten thousand accesses therefore changes only its endpoints.
     """
-    return None if backend is None else (backend.model_name, bool(backend.endpoints), backend.value)
+    if backend is None:
+        return None
+    return backend.model_name, bool(backend.endpoints), backend.value, backend.shared_with

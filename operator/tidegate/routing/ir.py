@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
+from tidegate.api.shared_names import resolve_shared_name
 from tidegate.routing.fleet import BackendKey, Endpoint, SparePods
 from tidegate.routing.guards import Guard
 from tidegate.routing.refusals import RoutingRefusal
@@ -40,7 +41,13 @@ class AccessPoolKey:
     role: PoolRole
     access: ObjectKey
     inference: str
+    """As the access names it: its own namespace is left out."""
     fallback: str = ""
+
+    @property
+    def inference_key(self) -> ObjectKey:
+        """Return the key of the Inference."""
+        return resolve_shared_name(self.inference, self.access.namespace)
 
 
 PoolKey = BackendKey | AccessPoolKey

@@ -31,7 +31,7 @@ from tidegate.routing.ir import (
     VirtualHost,
     WeightedBackend,
 )
-from tidegate.routing.references import backend_key
+from tidegate.routing.references import find_backend
 
 PART_HEADER: Final = "x-tidegate-part"
 """Names the Inference that a pipeline calls, at its access's host for parts."""
@@ -151,18 +151,19 @@ def plan_parts_host(
     for route, running in zip(routes, pods, strict=True):
         named = route.pipeline.inference_names if route.pipeline is not None else frozenset[str]()
         for name in sorted(named | set(running.calls if running is not None else ())):
-            backend = backends.get(backend_key(access, name))
+            backend = find_backend(access, name, backends)
             if backend is not None:
                 timeout = parse_duration(route.timeout) if name in named else LEFTOVER_TIMEOUT
                 before = rules.get(name)
                 longest = timeout if before is None else max(timeout, before.timeout)
-                rules[name] = _build_rule(backend, pools.select_target_pool(route, backend, None), longest)
+                pool = pools.select_target_pool(route, backend, None)
+                rules[name] = _build_rule(name, backend, pool, longest)
     for name in sorted({name for pipeline in leftovers for name in pipeline.calls}):
-        backend = backends.get(backend_key(access, name))
+        backend = find_backend(access, name, backends)
         if name in rules:
             rules[name] = replace(rules[name], timeout=max(LEFTOVER_TIMEOUT, rules[name].timeout))
         elif backend is not None:
-            rules[name] = _build_rule(backend, pools.select_leftover_pool(backend), LEFTOVER_TIMEOUT)
+            rules[name] = _build_rule(name, backend, pools.select_leftover_pool(backend), LEFTOVER_TIMEOUT)
     return VirtualHost(
         name=f"{HostKind.ACCESS}/{parts_target(access)}",
         title=f"Pipelines of ModelAccess {access.key}",
@@ -178,8 +179,7 @@ def _guard_own_pods(pipelines: Iterable[Backend]) -> Guard:
     return AddressGuard(tuple(sorted(addresses))) if addresses else ClosedGuard()
 
 
-def _build_rule(backend: Backend, pool: PoolKey, timeout: timedelta) -> RouteRule:
-    name = backend.key.name
+def _build_rule(name: str, backend: Backend, pool: PoolKey, timeout: timedelta) -> RouteRule:
     no_endpoint = f"Inference {name} has no ready endpoint"
     return RouteRule(
         name=name,

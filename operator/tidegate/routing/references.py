@@ -5,16 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.reasons import Reason
+from tidegate.api.shared_names import describe_absence, format_shared_name, resolve_shared_name
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
 from tidegate.routing.refusals import RoutingRefusal
 
 
 def backend_key(access: ModelAccess, inference: str) -> BackendKey:
-    """Return the key of the backend that `access` names; it reaches only those of its own namespace."""
-    return BackendKey(BackendKind.INFERENCE, access.metadata.namespace, inference)
+    """Return the key of the backend that `access` names `inference`."""
+    key = resolve_shared_name(inference, access.metadata.namespace)
+    return BackendKey(BackendKind.INFERENCE, key.namespace, key.name)
+
+
+def backend_name(access: ModelAccess, backend: Backend) -> str:
+    """Return the name by which `access` refers to an Inference that it may use."""
+    return format_shared_name(backend.key.object_key, access.metadata.namespace)
+
+
+def find_backend(
+    access: ModelAccess, inference: str, backends: Mapping[BackendKey, Backend]
+) -> Backend | None:
+    """Return the Inference that `access` names, if it exists and the access may use it.
+
+    One of another namespace must share with that of the access. One of its own has no namespace in its name, since each
+    Inference would otherwise have two names in one access, and a route could have the same target twice.
+    """
+    namespace = access.metadata.namespace
+    key = backend_key(access, inference)
+    backend = backends.get(key)
+    if backend is None or (key.namespace == namespace) != (inference == key.name):
+        return None
+    return backend if key.namespace == namespace or namespace in backend.shared_with else None
 
 
 def _iterate_naming_order(access: ModelAccess) -> Iterator[str]:
@@ -61,7 +85,7 @@ class AccessReferences:
     @classmethod
     def from_access(cls, access: ModelAccess, backends: Mapping[BackendKey, Backend]) -> AccessReferences:
         """Find the existing Inferences among those that `access` names; the first one defines `served_name`."""
-        named = {name: backends.get(backend_key(access, name)) for name in access.spec.inference_names}
+        named = {name: find_backend(access, name, backends) for name in access.spec.inference_names}
         existing = {name: backend for name, backend in named.items() if backend is not None}
         first = next((name for name in _iterate_naming_order(access) if name in existing), None)
         return cls(
@@ -76,10 +100,20 @@ class AccessReferences:
         if backend is not None:
             return backend
         field = f"spec.routes[{route.name}].pipeline.models: {inference}"
-        message = (
-            f"Inference {inference} does not exist in namespace {self.access.namespace}: "
-            f"create it, or correct the pipeline of route {route.name}"
-        )
+        return self._refuse_absent(field, inference, f"the pipeline of route {route.name}")
+
+    def _refuse_absent(self, field: str, inference: str, place: str) -> RoutingRefusal:
+        """Return the refusal for an Inference that cannot be used, with the place to correct."""
+        key, namespace = resolve_shared_name(inference, self.access.namespace), self.access.namespace
+        if key.namespace != namespace:
+            message = describe_absence(Inference, key, namespace)
+            return RoutingRefusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
+        if inference != key.name:
+            message = (
+                f"Inference {inference} is in the namespace of this object: name it {key.name} in {place}"
+            )
+            return RoutingRefusal(self.access, Reason.INVALID_SPEC, field, message)
+        message = f"{describe_absence(Inference, key, namespace)}: create it, or correct {place}"
         return RoutingRefusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
 
     def check_pipeline_name(self, route: Route) -> tuple[RoutingRefusal, ...]:
@@ -120,11 +154,7 @@ class AccessReferences:
         field = f"spec.routes[{route.name}].{part}: {inference}"
         backend = self.backends.get(inference)
         if backend is None:
-            message = (
-                f"Inference {inference} does not exist in namespace {self.access.namespace}: "
-                f"create it, or correct {part.removesuffix('s')} of route {route.name}"
-            )
-            return RoutingRefusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
+            return self._refuse_absent(field, inference, f"{part.removesuffix('s')} of route {route.name}")
         if backend.model_name != self.served_name:
             message = (
                 f"Inference {inference} serves model {backend.model_name}, but the others serve {self.served_name}, "

@@ -13,7 +13,7 @@ from tidegate.routing import release
 from tidegate.routing.access_pools import AccessPools
 from tidegate.routing.fleet import Backend
 from tidegate.routing.ir import AdmissionLimit, PoolKey, WeightedBackend
-from tidegate.routing.references import RouteBackends, backend_key
+from tidegate.routing.references import RouteBackends, backend_key, backend_name
 from tidegate.routing.sticky import StickyShare, divide_line
 
 _MAX_FAILURE_PERCENT: Final = 80.0
@@ -30,6 +30,8 @@ AdmissionLimits = Mapping[tuple[str, str], AdmissionLimit]
 class UsableTarget:
     """A target that can be used; `weight` is in effect now, `full_weight` if all targets had pods."""
 
+    name: str
+    """As the spec names the Inference."""
     backend: Backend
     pool: PoolKey
     full_weight: int
@@ -96,7 +98,7 @@ def _with_stable_targets(access: ModelAccess, route: Route, targets: Sequence[Ba
     by_name = {
         target.inference: Backend(backend_key(access, target.inference), "")
         for target in access.spec.stable_targets
-    } | {backend.key.name: backend for backend in targets}
+    } | {backend_name(access, backend): backend for backend in targets}
     return [by_name[name] for name in sorted(by_name)]
 
 
@@ -108,7 +110,7 @@ def _weigh_targets(
     pools: AccessPools,
 ) -> list[UsableTarget]:
     """Return the targets with their weights in effect: one without a pod gets none while another can take its share."""
-    with_pods = {backend.key.name for backend in backends if backend.endpoints}
+    with_pods = {backend_name(access, backend) for backend in backends if backend.endpoints}
     released = release.is_released(access, route)
     full_weights = weights = _target_weights(release.route_in_effect(access, route))
     if released:
@@ -117,15 +119,14 @@ def _weigh_targets(
         weights = {name: weight if name in with_pods else 0 for name, weight in weights.items()}
     return [
         UsableTarget(
+            name,
             backend,
             pools.select_target_pool(route, backend, fallback),
-            full_weights[backend.key.name],
-            weights[backend.key.name],
-            may_borrow=not (
-                released and access.spec.release and access.spec.release.target == backend.key.name
-            ),
+            full_weights[name],
+            weights[name],
+            may_borrow=not (released and access.spec.release and access.spec.release.target == name),
         )
-        for backend in backends
+        for name, backend in ((backend_name(access, backend), backend) for backend in backends)
     ]
 
 
@@ -177,14 +178,12 @@ def _arrange_targets(
     if fallback.pool is not None and fallback.answers_all:
         return (WeightedBackend(fallback.pool, 1, fallback_limit),)
     answering = {
-        target.backend.key.name: (fallback.pool, fallback_limit)
+        target.name: (fallback.pool, fallback_limit)
         if fallback.pool and target.weight and not target.has_pods
-        else (target.pool, limits.get((route.name, target.backend.key.name)))
+        else (target.pool, limits.get((route.name, target.name)))
         for target in targets
     }
-    candidate_pools = {
-        target.pool for target in targets if release.is_candidate(access, route, target.backend.key.name)
-    }
+    candidate_pools = {target.pool for target in targets if release.is_candidate(access, route, target.name)}
 
     def to_weighted(inference: str, weight: int) -> WeightedBackend:
         # Without admission control for the candidate of a release, so that its failures are seen and not prevented.
@@ -192,13 +191,13 @@ def _arrange_targets(
         return WeightedBackend(pool, weight, None if pool in candidate_pools else limit)
 
     if route.sticky is None or not _has_answering_target(targets):
-        return tuple(to_weighted(target.backend.key.name, target.weight) for target in targets)
+        return tuple(to_weighted(target.name, target.weight) for target in targets)
     # Intervals are lent only to targets with a pod and a weight of their own; without any, the weights in effect make the line.
     has_borrowers = any(target.full_weight and target.has_pods for target in targets)
     line = divide_line(
         [
             StickyShare(
-                target.backend.key.name,
+                target.name,
                 target.full_weight if has_borrowers else target.weight,
                 target.has_pods,
                 target.may_borrow,

@@ -40,6 +40,7 @@ async def analyse_cluster(
         autoscalers=await _read_autoscalers(reader),
         unread=frozenset(reader.unread),
         unlisted=frozenset(reader.unlisted),
+        namespaces=None if namespace is None else frozenset({namespace} | namespaces),
     )
     reader.check_readable()
     planned = _apply_manifests(objects, manifests)
@@ -55,7 +56,8 @@ def analyse_manifests(manifests: Manifests, suppressed_codes: Collection[str]) -
     # Pools mostly belong to other people and are in other files.
     pools = any(isinstance(resource, ComputePool) for resource in manifests.objects)
     unlisted = frozenset[str]() if pools else frozenset({ComputePool.KIND})
-    planned = _apply_manifests(ObjectSet(unlisted=unlisted), manifests)
+    namespaces = frozenset(resource.key.namespace for resource in manifests.objects)
+    planned = _apply_manifests(ObjectSet(unlisted=unlisted, namespaces=namespaces), manifests)
     placed = any(inference.spec.placement is not None for inference in planned.inferences)
     skipped = ["computepools: the files have none"] if placed and not pools else []
     if manifests.other_kinds:
@@ -98,6 +100,7 @@ def _apply_manifests(objects: ObjectSet, manifests: Manifests) -> ObjectSet:
         autoscalers=objects.autoscalers,
         planned=frozenset((resource.KIND, resource.key) for resource in planned),
         unlisted=objects.unlisted,
+        namespaces=objects.namespaces,
         unread=objects.unread | {(manifest.kind, manifest.key) for manifest in manifests.rejected},
     )
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from tidegate.api.inference import Inference
 from tidegate.api.meta import CustomResource, ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.api.shared_names import list_shared_namespaces
 from tidegate.errors import InvalidRequestError, PermanentError, TidegateError, UnknownKindError
 from tidegate.kube.client import KubeClient
-from tidegate.kube.kinds import Kind
+from tidegate.kube.kinds import MODEL_ACCESS, Kind
 from tidegate.kube.port import Manifest
 from tidegate.reports.listing import ListReport, sort_rows
 from tidegate.reports.orders import ListOrder
@@ -53,6 +56,23 @@ async def read_list(client: KubeClient, chosen: ObjectSelector, order: ListOrder
         items=sort_rows(map(build_row, resources), order),
         skipped=tuple(reader.skipped),
     )
+
+
+async def list_sharing_accesses(
+    client: KubeClient, inferences: Sequence[Inference], namespace: str
+) -> tuple[Sequence[ModelAccess], Sequence[str]]:
+    """Return the ModelAccesses of the other namespaces that share `inferences`, and what could not be read there.
+
+    `namespace` is that of the Inferences; empty stands for all, whose ModelAccesses are known then.
+    """
+    others = {other for inference in inferences for other in list_shared_namespaces(inference)}
+    found: list[ModelAccess] = []
+    skipped: list[str] = []
+    for other in sorted(others) if namespace else ():
+        reader = KindLister(client, (other,))
+        found += await reader.list_parsed(MODEL_ACCESS, ModelAccess)
+        skipped += [f"namespace {other}: {reason}" for reason in reader.skipped]
+    return found, skipped
 
 
 class KindLister:

@@ -13,6 +13,7 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.api.shared_names import resolve_shared_name
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import Kind
@@ -23,7 +24,7 @@ from tidegate.reports.status_feature import report_features
 from tidegate.reports.status_inference import report_inference
 from tidegate.reports.status_pool import PoolObjects, report_pool
 from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, to_label_value
-from tidegate.services.listing import KindLister
+from tidegate.services.listing import KindLister, list_sharing_accesses
 from tidegate.services.objects import read_body
 
 
@@ -35,24 +36,31 @@ async def read_object_status(client: KubeClient, kind: Kind, key: ObjectKey) -> 
     body = await read_body(client, kind, key)
     reader = KindLister(client, (key.namespace,))
     if kind == kinds.INFERENCE:
-        return await _read_inference(reader, Inference.parse(body))
+        return await _read_inference(client, reader, Inference.parse(body))
     if kind == kinds.MODEL_ACCESS:
-        return await _read_access(reader, ModelAccess.parse(body))
+        return await _read_access(client, reader, ModelAccess.parse(body))
     if kind == kinds.FEATURE_COMPUTE:
         return await _read_features(reader, FeatureCompute.parse(body))
     return await _read_pool(client, ComputePool.parse(body))
 
 
-async def _read_inference(reader: KindLister, inference: Inference) -> StatusReport:
+async def _read_inference(client: KubeClient, reader: KindLister, inference: Inference) -> StatusReport:
     accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
+    elsewhere, skipped = await list_sharing_accesses(client, [inference], inference.key.namespace)
+    reader.skipped.extend(skipped)
     overrides = await reader.list_parsed(kinds.COMPUTE_OVERRIDE, ComputeOverride)
     return report_inference(
-        inference, accesses, overrides, await _read_related(reader, inference, INFERENCE_LABEL)
+        inference, (*accesses, *elsewhere), overrides, await _read_related(reader, inference, INFERENCE_LABEL)
     )
 
 
-async def _read_access(reader: KindLister, access: ModelAccess) -> StatusReport:
+async def _read_access(client: KubeClient, reader: KindLister, access: ModelAccess) -> StatusReport:
     inferences = await reader.list_parsed(kinds.INFERENCE, Inference)
+    named = {resolve_shared_name(name, access.key.namespace) for name in access.spec.inference_names}
+    for namespace in sorted({key.namespace for key in named} - {access.key.namespace}):
+        other = KindLister(client, (namespace,))
+        inferences += await other.list_parsed(kinds.INFERENCE, Inference)
+        reader.skipped.extend(f"namespace {namespace}: {reason}" for reason in other.skipped)
     return report_access(access, inferences, await _read_related(reader, access, ACCESS_LABEL))
 
 

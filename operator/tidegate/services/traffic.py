@@ -18,13 +18,13 @@ from tidegate.errors import TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
 from tidegate.planning.access.traffic import SOURCE
-from tidegate.planning.access.value_classes import index_routes
+from tidegate.planning.access.value_classes import RouteDemands, index_routes, index_shared
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.reports.orders import TopOrder
 from tidegate.reports.top import TopInferences, TopInputs, TopPools, report_inferences, report_pools
 from tidegate.services.endpoints import list_ready_pods
 from tidegate.services.installation import find_release, gateway_selector
-from tidegate.services.listing import KindLister
+from tidegate.services.listing import KindLister, list_sharing_accesses
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.gateways import ScrapeTarget
 
@@ -52,6 +52,9 @@ async def read_top_inferences(
     inferences = await reader.list_parsed(kinds.INFERENCE, Inference, selector=labels)
     reader.check_readable()
     accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
+    elsewhere, skipped = await list_sharing_accesses(client, inferences, namespace or "")
+    reader.skipped.extend(skipped)
+    routes = index_routes((*accesses, *elsewhere), index_shared(inferences))
     pool_names = {
         share.name
         for inference in inferences
@@ -60,7 +63,7 @@ async def read_top_inferences(
     }
     pools = await KindLister(client, ("",)).list_parsed(kinds.COMPUTE_POOL, ComputePool)
     inputs = await _sample_traffic(
-        client, sampling, accesses, [pool for pool in pools if pool.metadata.name in pool_names]
+        client, sampling, routes, [pool for pool in pools if pool.metadata.name in pool_names]
     )
     return report_inferences(inferences, _with_skipped(inputs, reader), namespace, order)
 
@@ -74,20 +77,21 @@ async def read_top_pools(client: KubeClient, sampling: TopOptions, labels: str =
     accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
     decisions = await reader.list_parsed(kinds.ALLOCATION_DECISION, AllocationDecision)
     # A pool's row has no demand, so the allocator's is not read.
-    inputs = await _sample_traffic(client, sampling, accesses, ())
+    routes = index_routes(accesses, index_shared(inferences))
+    inputs = await _sample_traffic(client, sampling, routes, ())
     return report_pools(pools, inferences, decisions, _with_skipped(inputs, reader))
 
 
 async def _sample_traffic(
-    client: KubeClient, sampling: TopOptions, accesses: Sequence[ModelAccess], pools: Sequence[ComputePool]
+    client: KubeClient, sampling: TopOptions, routes: RouteDemands, pools: Sequence[ComputePool]
 ) -> TopInputs:
     release, namespace = await find_release(client, sampling.system_namespace)
     if sampling.addresses:
         scrape = await sample_gateways(
-            [ScrapeTarget(address, address) for address in sampling.addresses], accesses, sampling.window_s
+            [ScrapeTarget(address, address) for address in sampling.addresses], routes, sampling.window_s
         )
     else:
-        scrape = await sample_release_gateways(client, release, namespace, accesses, sampling.window_s)
+        scrape = await sample_release_gateways(client, release, namespace, routes, sampling.window_s)
     demand, notes = await read_demand(client, pools, release, namespace) if pools else ({}, ())
     return TopInputs(scrape, sampling.window_s, datetime.now(UTC), demand, notes)
 
@@ -97,7 +101,7 @@ def _with_skipped(inputs: TopInputs, reader: KindLister) -> TopInputs:
 
 
 async def sample_release_gateways(
-    client: KubeClient, release: str, namespace: str, accesses: Sequence[ModelAccess], window_s: float
+    client: KubeClient, release: str, namespace: str, routes: RouteDemands, window_s: float
 ) -> MetricsScrape:
     """Sample the gateways of a release over some seconds, by port forwards to their pods.
 
@@ -116,7 +120,7 @@ async def sample_release_gateways(
             )
             for key in ready[:_MAX_GATEWAYS]
         ]
-        scrape = await sample_gateways(gateways, accesses, window_s)
+        scrape = await sample_gateways(gateways, routes, window_s)
     beyond = tuple(key.name for key in ready[_MAX_GATEWAYS:])
     return MetricsScrape(
         scrape.source,
@@ -128,10 +132,9 @@ async def sample_release_gateways(
 
 
 async def sample_gateways(
-    gateways: Sequence[ScrapeTarget], accesses: Sequence[ModelAccess], window_s: float
+    gateways: Sequence[ScrapeTarget], routes: RouteDemands, window_s: float
 ) -> MetricsScrape:
     """Sample these gateways over some seconds."""
-    routes = index_routes(accesses)
     traffic = GatewayTraffic(lambda: gateways, lambda: routes)
     await traffic.scrape_signals()
     await asyncio.sleep(window_s)

@@ -18,8 +18,12 @@ _CLUSTER: Final = "envoy_cluster_name"
 _TIMES: Final = "envoy_cluster_upstream_rq_time_bucket"
 INFERENCE_CLUSTERS: Final = f'{_CLUSTER}=~"{OWN_CLUSTERS}"'
 """Matcher of the Envoy clusters that send requests to Inferences."""
-# inference/<namespace>/<name>/<protocol>, and release/<namespace>/<access>/<name>[+<fallback>]/<protocol>
-_WHOSE: Final = "(?:inference/([^/]+)/([^/]+)|release/([^/]+)/[^/]+/([^/+]+)[^/]*)/[a-z]+"
+# inference/<namespace>/<name>/<protocol>, and release/<namespace>/<access>/<target>[+<fallback>]/<protocol>, where the target is
+# <name>, or <namespace>/<name> in another namespace.
+_WHOSE: Final = (
+    "(?:inference/([^/]+)/([^/]+)|release/([^/]+)/[^/]+/([^/+]+)(?:[+].*)?"
+    "|release/[^/]+/[^/]+/([^/+]+)/([^/+]+)(?:[+].*)?)/[a-z]+"
+)
 _BY_INFERENCE: Final = "namespace, inference"
 _NOT_THE_CALLERS: Final = "404|408|429"
 """Missing model, request timeout and rate limit: faults of the platform, although HTTP blames the caller."""
@@ -57,9 +61,14 @@ def _label_counted(source: str, expression: str) -> str:
     return f'label_replace({expression}, "counted", "{source}", "", "")'
 
 
+def label_inference(expression: str) -> str:
+    """Return series of Envoy clusters with the labels `namespace` and `inference` of the Inference that answers."""
+    labelled = f'label_replace({expression}, "namespace", "$1$3$5", "{_CLUSTER}", "{_WHOSE}")'
+    return f'label_replace({labelled}, "inference", "$2$4$6", "{_CLUSTER}", "{_WHOSE}")'
+
+
 def _sum_by_inference(expression: str, extra_labels: str = "") -> str:
-    labelled = f'label_replace(label_replace({expression}, "namespace", "$1$3", "{_CLUSTER}", "{_WHOSE}"), "inference", "$2$4", "{_CLUSTER}", "{_WHOSE}")'
-    return f"sum by ({_BY_INFERENCE}{extra_labels}) ({labelled})"
+    return f"sum by ({_BY_INFERENCE}{extra_labels}) ({label_inference(expression)})"
 
 
 def offered_rate(window: str = WINDOW) -> str:

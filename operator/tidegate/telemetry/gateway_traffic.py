@@ -131,7 +131,7 @@ def find_inference(cluster: str) -> ObjectKey | None:
     """Return the Inference that serves the requests of an Envoy cluster; None for shadow copies and other clusters."""
     pool, _ = parse_cluster_name(cluster) or (None, None)
     if isinstance(pool, AccessPoolKey) and pool.role is not PoolRole.SHADOW:
-        return ObjectKey(pool.access.namespace, pool.inference)
+        return pool.inference_key
     if isinstance(pool, BackendKey) and pool.kind is BackendKind.INFERENCE:
         return ObjectKey(pool.namespace, pool.name)
     return None

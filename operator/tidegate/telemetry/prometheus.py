@@ -82,5 +82,5 @@ def _backend_cluster(cluster: str) -> str:
     pool, protocol = parse_cluster_name(cluster) or (None, None)
     if protocol is None or not isinstance(pool, AccessPoolKey) or pool.role is not PoolRole.RELEASE:
         return cluster
-    backend = BackendKey(BackendKind.INFERENCE, pool.access.namespace, pool.inference)
+    backend = BackendKey(BackendKind.INFERENCE, pool.inference_key.namespace, pool.inference_key.name)
     return cluster_name(backend, protocol)

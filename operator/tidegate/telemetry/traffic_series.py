@@ -26,7 +26,8 @@ def inference_query(key: ObjectKey, rate_window: str) -> str:
     serving: the version that every pod serves.
     """
     namespace, name = _quote_name(key.namespace), _quote_name(key.name)
-    clusters = f'{_CLUSTER}=~"(inference/{namespace}|release/{namespace}/[^/]+)/{name}([+][^/]*)?/[a-z]+"'
+    releases = f"release/{namespace}/[^/]+|release/[^/]+/[^/]+/{namespace}"
+    clusters = f'{_CLUSTER}=~"(inference/{namespace}|{releases})/{name}([+].*)?/[a-z]+"'
 
     def select_clusters(expression: str) -> str:
         return expression.replace(expressions.INFERENCE_CLUSTERS, clusters)
@@ -61,7 +62,7 @@ def release_query(access: ObjectKey, target: str, rate_window: str) -> str:
     sent and failed: requests per second, counted as the check ErrorRate counts them. p99: seconds.
     """
     release = f"release/{_quote_name(access.namespace)}/{_quote_name(access.name)}"
-    target_clusters = f"{release}/{_quote_name(target)}([+][^/]*)?/[a-z]+"
+    target_clusters = f"{release}/{_quote_name(target)}([+].*)?/[a-z]+"
 
     def by_side(metric: str, matchers: str = "", label: str = "") -> str:
         selected = f'rate(envoy_cluster_{metric}{{{_CLUSTER}=~"{release}/.+"{matchers}}}[{rate_window}])'

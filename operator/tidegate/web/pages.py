@@ -14,8 +14,11 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.messages.catalogue import messages_by_name
 from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.api.shared_names import format_shared_name, list_shared_namespaces, resolve_shared_name
 from tidegate.reports.decision import DecisionReport
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
+from tidegate.telemetry.prometheus import ClusterTraffic
 from tidegate.web import actions, change_pages, pool_pages, release_pages, simulation_pages
 from tidegate.web.access.rights import Action
 from tidegate.web.chart_parts import chart_variables, render_charts
@@ -175,13 +178,23 @@ async def access_page(
         access=resource,
         row=context.app.listings["modelaccesses"].get_row(key),
         release=report_release(resource),
-        traffic={
-            inference: context.app.traffic.get_traffic(f"inference/{namespace}/{inference}")
-            for inference in resource.spec.inference_names
-        },
+        traffic=await _read_target_traffic(context, resource),
         traffic_known=context.app.traffic.is_configured,
         **await object_variables(context, Plural.ACCESSES, key, request),
     )
+
+
+async def _read_target_traffic(
+    context: RequestContext, access: ModelAccess
+) -> Mapping[str, ClusterTraffic | None]:
+    """Return the traffic of each Inference that an access names; without those of other namespaces that the user may not see."""
+    targets = {name: resolve_shared_name(name, access.key.namespace) for name in access.spec.inference_names}
+    return {
+        name: context.app.traffic.get_traffic(f"inference/{target}")
+        for name, target in targets.items()
+        if target.namespace == access.key.namespace
+        or await context.is_allowed(Action("get", Plural.INFERENCES, target.namespace, target.name))
+    }
 
 
 @router.get("/featurecomputes/{namespace}/{name}")
@@ -290,12 +303,21 @@ def _decisions_moving(context: RequestContext, inference: Inference) -> Sequence
 
 
 async def _find_accesses(context: RequestContext, key: ObjectKey) -> Sequence[ObjectKey] | None:
-    """Return the ModelAccesses that route to an Inference; None if the user may not list ModelAccesses there."""
+    """Return the ModelAccesses that route to an Inference; None if the user may not list ModelAccesses there.
+
+    Those of other namespaces are left out where the user may not list them.
+    """
     if not await context.is_allowed(Action("list", Plural.ACCESSES, key.namespace)):
         return None
-    accesses = context.app.fleet.accesses.list_all()
+    inference = context.app.fleet.inferences.get(key)
+    shared = list_shared_namespaces(inference) if inference is not None else ()
+    listed = {key.namespace}
+    for namespace in shared:
+        if await context.is_allowed(Action("list", Plural.ACCESSES, namespace)):
+            listed.add(namespace)
     return [
         access.key
-        for access in accesses
-        if access.key.namespace == key.namespace and key.name in access.spec.inference_names
+        for access in context.app.fleet.accesses.list_all()
+        if access.key.namespace in listed
+        and format_shared_name(key, access.key.namespace) in access.spec.inference_names
     ]

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from tidegate import __version__
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.messages.catalogue import messages_by_name
+from tidegate.api.shared_names import resolve_shared_name
 from tidegate.web.request_context import RequestContext
 
 _PACKAGE: Final = "tidegate.web"
@@ -72,6 +73,7 @@ def _make_environment() -> Environment:
         "message": _MESSAGES.get,
     }
     names["asset"] = _asset_url
+    names["shared_key"] = resolve_shared_name
     return environment
 
 

@@ -8,6 +8,7 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import CustomResource
 from tidegate.api.model_access import ModelAccess
+from tidegate.api.shared_names import list_shared_namespaces
 from tidegate.planning.inference.replicas import select_serving_pods
 from tidegate.planning.pods import PodView
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL, to_label_value
@@ -39,7 +40,9 @@ def build_inference_backend(inference: Inference, pods: Iterable[PodView]) -> Ba
         decision=decision,
         weights=weigh_pools(inference),
     )
-    return replace(backend, value=inference.spec.value.per_request)
+    return replace(
+        backend, value=inference.spec.value.per_request, shared_with=list_shared_namespaces(inference)
+    )
 
 
 def weigh_pools(inference: Inference) -> Mapping[str, int]:

@@ -1,6 +1,6 @@
 """Find the objects that the pipelines of a ModelAccess call, in whatever has the objects."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -40,6 +40,9 @@ def find_callees(access: ModelAccess, lookup: CalleeLookup) -> Callees:
         objects = ((name, get(resolve_shared_name(name, namespace))) for name in names)
         return {name: item for name, item in objects if item is not None and takes_traffic(item)}
 
+    def select_shared(objects: Mapping[str, ResourceT]) -> dict[str, ResourceT]:
+        return {name: item for name, item in objects.items() if is_shared_with(item, namespace)}
+
     accesses = find_serving(
         lookup.get_access, {name for pipeline in pipelines for name in pipeline.access_names}
     )
@@ -48,10 +51,10 @@ def find_callees(access: ModelAccess, lookup: CalleeLookup) -> Callees:
     features = find_serving(
         lookup.get_features, {pipeline.features for pipeline in pipelines if pipeline.features}
     )
-    withheld = frozenset(name for name, item in features.items() if not is_shared_with(item, namespace))
+    shared = select_shared(features)
     return Callees(
-        inferences=find_serving(lookup.get_inference, inferences),
-        features={name: item for name, item in features.items() if name not in withheld},
+        inferences=select_shared(find_serving(lookup.get_inference, inferences)),
+        features=shared,
         accesses=accesses,
-        withheld=withheld,
+        withheld=frozenset(features.keys() - shared.keys()),
     )

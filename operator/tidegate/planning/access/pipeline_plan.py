@@ -11,7 +11,7 @@ from tidegate.api.inference import Inference, TensorMetadata
 from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.pipeline import PipelineModel, PipelineSpec
 from tidegate.api.reasons import Reason
-from tidegate.api.shared_names import SHARED_WITH_ANNOTATION, resolve_shared_name
+from tidegate.api.shared_names import describe_absence, resolve_shared_name
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.tensor_specs import format_spec, is_compatible
@@ -130,7 +130,8 @@ def _resolve_inference(
 ) -> _PartModel:
     inference = callees.inferences.get(name)
     if inference is None:
-        message = f"Inference {name} does not exist in namespace {access.key.namespace}"
+        key = resolve_shared_name(name, access.key.namespace)
+        message = describe_absence(Inference, key, access.key.namespace)
         raise _RefusedError(Reason.TARGET_NOT_FOUND, message, stalled=False)
     model = inference.status.model
     if model is None or not model.inputs:
@@ -315,7 +316,9 @@ def _compile_features(
         return None
     features = callees.features.get(pipeline.features)
     if features is None:
-        message = _describe_absence(access, pipeline.features)
+        namespace = access.key.namespace
+        key = resolve_shared_name(pipeline.features, namespace)
+        message = describe_absence(FeatureCompute, key, namespace)
         raise _RefusedError(Reason.TARGET_NOT_FOUND, message, stalled=False)
     try:
         plan = compile_plan(features)
@@ -341,17 +344,6 @@ def _compile_features(
         inputs=plan.inputs,
         outputs=used,
         timeout_us=longest_us,
-    )
-
-
-def _describe_absence(access: ModelAccess, name: str) -> str:
-    """Return why a FeatureCompute cannot be called; of another namespace, the message does not show whether it exists."""
-    namespace = access.key.namespace
-    if resolve_shared_name(name, namespace).namespace == namespace:
-        return f"FeatureCompute {name} does not exist in namespace {namespace}"
-    return (
-        f"FeatureCompute {name} does not exist, or does not share with ModelAccess {access.key}: its owner can add {namespace} to "
-        f"its annotation {SHARED_WITH_ANNOTATION}"
     )
 
 

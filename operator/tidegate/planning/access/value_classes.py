@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
+from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.pipeline import PipelineSpec
+from tidegate.api.shared_names import list_shared_namespaces, resolve_shared_name
 from tidegate.planning.allocator.signals import ClassRates
 from tidegate.routing.ir import REDUCED
 
@@ -34,40 +37,62 @@ RouteDemands = Mapping[str, RouteDemand]
 """By route (`access/<namespace>/<name>/<route>`)."""
 
 _UNKNOWN: Final = RouteDemand({})
+_NONE_SHARED: Final[Mapping[ObjectKey, Collection[str]]] = {}
 
 
-def index_routes(accesses: Iterable[ModelAccess]) -> RouteDemands:
+SharedInferences = Mapping[ObjectKey, Collection[str]]
+"""The other namespaces that an Inference is shared with, of those that are."""
+
+
+def index_routes(accesses: Iterable[ModelAccess], shared: SharedInferences = _NONE_SHARED) -> RouteDemands:
     """Return how the requests of each route are attributed: to its targets by the weights in the spec.
 
-    Those of a pipeline are attributed only if they are refused.
+    Those of a pipeline are attributed only if they are refused. Inferences of other namespaces that are not `shared` with that
+    of an access get none of its requests, so they have no part in them: a stranger's requests must not scale them.
     """
     demands: dict[str, RouteDemand] = {}
     for access in accesses:
+        may_use = partial(_may_use, access.key.namespace, shared)
         protection = access.spec.protection
         for route in access.spec.routes:
-            total = sum(target.weight for target in route.targets)
+            weights = {
+                resolve_shared_name(target.inference, access.key.namespace): target.weight
+                for target in route.targets
+            }
+            weights = {key: weight for key, weight in weights.items() if may_use(key)}
+            total = sum(weights.values())
             name = f"access/{access.key}/{route.name}"
             demands[name] = RouteDemand(
-                {
-                    ObjectKey(access.key.namespace, target.inference): target.weight / total
-                    for target in route.targets
-                },
+                {key: weight / total for key, weight in weights.items()} if total else {},
                 None if route.value is None else float(route.value),
                 protection is not None and protection.admission_control is not None,
-                required=frozenset() if route.pipeline is None else _list_required(access, route.pipeline),
+                required=frozenset()
+                if route.pipeline is None
+                else frozenset(filter(may_use, _list_required(access, route.pipeline))),
             )
             if route.fallback is not None and route.fallback.value_percent is not None:
-                fallback = ObjectKey(access.key.namespace, route.fallback.inference)
-                demands[f"{name}{REDUCED}"] = _reduce_demand(
-                    demands[name], fallback, route.fallback.value_percent / 100
-                )
+                fallback = resolve_shared_name(route.fallback.inference, access.key.namespace)
+                if may_use(fallback):
+                    demands[f"{name}{REDUCED}"] = _reduce_demand(
+                        demands[name], fallback, route.fallback.value_percent / 100
+                    )
     return demands
+
+
+def _may_use(namespace: str, shared: SharedInferences, key: ObjectKey) -> bool:
+    return key.namespace == namespace or namespace in shared.get(key, ())
+
+
+def index_shared(inferences: Iterable[Inference]) -> SharedInferences:
+    """Return the other namespaces that each of the Inferences is shared with."""
+    shared = ((inference.key, list_shared_namespaces(inference)) for inference in inferences)
+    return {key: namespaces for key, namespaces in shared if namespaces}
 
 
 def _list_required(access: ModelAccess, pipeline: PipelineSpec) -> frozenset[ObjectKey]:
     """Return the Inferences without which a pipeline answers nothing."""
     return frozenset(
-        ObjectKey(access.key.namespace, model.inference)
+        resolve_shared_name(model.inference, access.key.namespace)
         for model in pipeline.models
         if model.inference is not None and not model.optional
     )

@@ -17,6 +17,12 @@ from tidegate.api.messages.message import CatalogueMessage, MessageLevel
 from tidegate.api.meta import NOT_OBSERVED, CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
+from tidegate.api.shared_names import (
+    describe_absence,
+    is_shared_with,
+    list_shared_namespaces,
+    resolve_shared_name,
+)
 from tidegate.routing.hosts import find_host_conflicts, find_host_owners
 
 _SUMMARIES: Final = (ConditionType.READY.value, ConditionType.RECONCILING.value, ConditionType.STALLED.value)
@@ -55,6 +61,12 @@ class ObjectSet:
     """Kind and key of objects that exist or are planned, and do not parse: they are not missing."""
     unlisted: frozenset[str] = frozenset()
     """Kinds that could not be listed: no object of them counts as missing."""
+    namespaces: frozenset[str] | None = None
+    """The namespaces whose objects were read; None: all. Those of others do not count as missing, nor as not referring."""
+
+    def has_read(self, namespace: str) -> bool:
+        """Return whether the objects of a namespace were read."""
+        return self.namespaces is None or namespace in self.namespaces
 
     def iterate(self) -> Iterator[CustomResource]:
         """Yield every object, kind by kind."""
@@ -132,16 +144,18 @@ def _compare_objects(objects: ObjectSet) -> Iterator[Finding]:
         key.name for kind, key in objects.unread if kind == ComputePool.KIND
     }
     unread = {key for kind, key in objects.unread if kind == Inference.KIND}
-    callers = _group_callers(objects.accesses)
+    callers = _group_callers(objects.accesses, by_key)
     for inference in objects.inferences:
         if ComputePool.KIND not in objects.unlisted:
             yield from _check_placement(inference, pools)
         yield from _check_scaling(inference, objects.autoscalers)
-        if ModelAccess.KIND not in objects.unlisted:
+        if ModelAccess.KIND not in objects.unlisted and all(
+            map(objects.has_read, list_shared_namespaces(inference))
+        ):
             yield from _check_callers(inference, callers.get(inference.key, ()))
     for access in objects.accesses:
         if Inference.KIND not in objects.unlisted:
-            yield from _check_targets(access, by_key, unread, planned=objects.is_planned(access))
+            yield from _check_targets(access, by_key, unread, objects)
     yield from _check_hosts(objects.accesses)
 
 
@@ -198,22 +212,20 @@ def _check_targets(
     access: ModelAccess,
     by_key: Mapping[ObjectKey, Inference],
     unread: Collection[ObjectKey],
-    *,
-    planned: bool,
+    objects: ObjectSet,
 ) -> Iterator[Finding]:
     for route in access.spec.routes:
         # An applied pipeline's own conditions say more about its parts.
-        parts = (
-            route.pipeline.inference_names if route.pipeline is not None and not planned else frozenset[str]()
-        )
+        is_judged = route.pipeline is not None and not objects.is_planned(access)
+        parts = route.pipeline.inference_names if route.pipeline and is_judged else frozenset[str]()
         for name in sorted(route.inference_names - parts):
-            key = ObjectKey(access.key.namespace, name)
+            key = resolve_shared_name(name, access.key.namespace)
             target = by_key.get(key)
-            if target is None and key not in unread:
+            if target is not None and not is_shared_with(target, access.key.namespace):
+                target = None
+            if target is None and key not in unread and objects.has_read(key.namespace):
                 text = REASON_MESSAGES[Reason.TARGET_NOT_FOUND]
-                message = (
-                    f"route {route.name}: there is no Inference {name} in namespace {access.key.namespace}"
-                )
+                message = f"route {route.name}: {describe_absence(Inference, key, access.key.namespace)}"
                 yield Finding(Reason.TARGET_NOT_FOUND.value, text, access.KIND, access.key, message)
             elif target is not None and not target.spec.tier.traits.is_routed:
                 message = (
@@ -240,13 +252,18 @@ class _CallingAccess:
     """Whether another Inference answers when this one cannot."""
 
 
-def _group_callers(accesses: Sequence[ModelAccess]) -> Mapping[ObjectKey, Sequence[_CallingAccess]]:
-    """Return the ModelAccesses that lead to each Inference, route by route."""
+def _group_callers(
+    accesses: Sequence[ModelAccess], inferences: Mapping[ObjectKey, Inference]
+) -> Mapping[ObjectKey, Sequence[_CallingAccess]]:
+    """Return the ModelAccesses that lead to each Inference, route by route; those without its consent do not."""
     callers: dict[ObjectKey, list[_CallingAccess]] = {}
     for access in accesses:
         for route in access.spec.routes:
             for name in sorted(route.inference_names):
                 falls_back = route.fallback is not None and route.fallback.inference != name
                 caller = _CallingAccess(access.key, falls_back)
-                callers.setdefault(ObjectKey(access.key.namespace, name), []).append(caller)
+                key = resolve_shared_name(name, access.key.namespace)
+                target = inferences.get(key)
+                if target is not None and is_shared_with(target, access.key.namespace):
+                    callers.setdefault(key, []).append(caller)
     return callers

@@ -8,7 +8,7 @@ from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
-from tidegate.api.shared_names import SHARED_WITH_ANNOTATION, resolve_shared_name
+from tidegate.api.shared_names import describe_absence, resolve_shared_name
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.tensor_specs import format_spec, is_compatible
@@ -65,7 +65,9 @@ def _resolve_features(
     before: StreamFeatures | None,
 ) -> StreamFeatures | PlanRefusal:
     if compute is None or compute.metadata.deletion_timestamp is not None:
-        message = f"{_PATH}: {_describe_absence(inference, name)}; messages wait in the stream"
+        namespace = inference.key.namespace
+        absence = describe_absence(FeatureCompute, resolve_shared_name(name, namespace), namespace)
+        message = f"{_PATH}: {absence}; messages wait in the stream"
         return PlanRefusal(Reason.TARGET_NOT_FOUND, message, stalled=False)
     try:
         plan = compile_plan(compute)
@@ -101,19 +103,6 @@ def _is_rolled_out(compute: FeatureCompute) -> bool:
         compute.status.observed_generation == compute.metadata.generation
         and ready is not None
         and ready.status is ConditionStatus.TRUE
-    )
-
-
-def _describe_absence(inference: Inference, name: str) -> str:
-    """Return why there is no FeatureCompute to call; of another namespace, the message does not show whether it exists."""
-    namespace = inference.key.namespace
-    if resolve_shared_name(name, namespace).namespace == namespace:
-        return (
-            f"FeatureCompute {name} does not exist in namespace {namespace}: create it, or correct the name"
-        )
-    return (
-        f"FeatureCompute {name} does not exist, or does not share with namespace {namespace}: its owner can add {namespace} to "
-        f"its annotation {SHARED_WITH_ANNOTATION}"
     )
 
 

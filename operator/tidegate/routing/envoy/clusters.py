@@ -55,7 +55,7 @@ def _encode_stat_name(pool: PoolKey, protocol: InferenceProtocol) -> bytes:
     """
     if isinstance(pool, BackendKey) or pool.role is not PoolRole.TARGET:
         return b""
-    backend = BackendKey(BackendKind.INFERENCE, pool.access.namespace, pool.inference)
+    backend = BackendKey(BackendKind.INFERENCE, pool.inference_key.namespace, pool.inference_key.name)
     return wire.encode_field(_ALT_STAT_NAME_FIELD, cluster_name(backend, protocol).encode())
 
 
