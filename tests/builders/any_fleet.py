@@ -21,8 +21,10 @@ from tidegate.routing.pipelines import pipeline_key
 
 ALL_NAMES = ["a", "b", "c", "d"]
 NAMES = st.sampled_from(ALL_NAMES)
+TARGETS = [*ALL_NAMES, "shop/a", "shop/b", "ads/a", "feed/a"]
+"""Names that accesses of ads and shop may give: one names an Inference of its own namespace in two ways."""
 HOSTS = st.sampled_from(["x.com", "y.com", "z.com"])
-CALLS = st.lists(NAMES, max_size=2, unique=True).map(lambda names: tuple(sorted(names)))
+CALLS = st.lists(st.sampled_from(TARGETS), max_size=2, unique=True).map(lambda names: tuple(sorted(names)))
 VALUES = st.text(string.printable[:95], min_size=1, max_size=20)
 
 
@@ -39,12 +41,12 @@ def header_test(random: Random) -> dict[str, str]:
 
 def route_extras(random: Random, targets: Collection[str]) -> dict[str, Any]:
     """What a route may say besides its targets: any of it, or nothing."""
-    free = [name for name in ALL_NAMES if name not in targets]
+    free = [name for name in TARGETS if name not in targets]
     extras = {
         "sticky": random.choice([{"header": "x-user"}, {"cookie": "session"}]),
         "mirror": [
             {"inference": name, "percent": random.randint(1, 100)}
-            for name in random.sample(ALL_NAMES, random.randint(0, 2))
+            for name in random.sample(TARGETS, random.randint(0, 2))
         ],
         "fallback": {"inference": random.choice(free)} if free else None,
         "retry": {"attempts": random.randint(0, 5), "budgetPercent": random.randint(0, 100)},
@@ -54,7 +56,9 @@ def route_extras(random: Random, targets: Collection[str]) -> dict[str, Any]:
 
 def any_pipeline(random: Random, inferences: Sequence[str]) -> dict[str, Any]:
     """A pipeline over these Inferences, and at times over a ModelAccess."""
-    models: list[dict[str, Any]] = [{"inference": name, "as": f"p_{name}"} for name in inferences]
+    models: list[dict[str, Any]] = [
+        {"inference": name, "as": f"p_{name.replace('/', '_')}"} for name in inferences
+    ]
     if random.random() < 0.3:
         models.append({"access": random.choice(ALL_NAMES), "as": "inner"})
     return {"models": models, "modelName": random.choice(["ctr", "cvr"])}
@@ -140,7 +144,7 @@ def fuzzed_access(random: Random, name: str, hosts: Sequence[str] = ()) -> Model
     routes_: list[dict[str, Any]] = []
     segments = random.sample(["x-segment", "x-scene", "x-place"], random.randint(0, 2))
     for number, segment in enumerate([*segments, None]):
-        inferences = random.sample(ALL_NAMES, random.randint(1, 3))
+        inferences = random.sample(TARGETS, random.randint(1, 3))
         targets = [
             {"inference": inference, "weight": random.randint(1 if index == 0 else 0, 1_000_000)}
             for index, inference in enumerate(inferences)
@@ -189,12 +193,15 @@ def any_fleet(draw: st.DrawFn) -> FleetState:
     """A fleet of such accesses, over backends of which some sleep and some serve another name."""
     accesses = {access.key: access for access in draw(st.lists(any_model_access(), max_size=4))}
     backends = [
-        a_backend(
-            name,
-            *draw(st.lists(st.sampled_from(["10.0.0.1", "10.0.0.2"]), max_size=2, unique=True)),
-            namespace=namespace,
-            model_name=draw(st.sampled_from(["ctr", "ctr", "cvr"])),
-            value=draw(st.sampled_from(["1", "1", "3"])),
+        replace(
+            a_backend(
+                name,
+                *draw(st.lists(st.sampled_from(["10.0.0.1", "10.0.0.2"]), max_size=2, unique=True)),
+                namespace=namespace,
+                model_name=draw(st.sampled_from(["ctr", "ctr", "cvr"])),
+                value=draw(st.sampled_from(["1", "1", "3"])),
+            ),
+            shared_with=draw(st.sampled_from([(), ("ads", "shop")])),
         )
         for name in draw(st.lists(NAMES, unique=True))
         for namespace in ("ads", "shop")

@@ -723,6 +723,9 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
         {"inference": "ctr", "as": "pctr", "timeout": "1s"},
     ),
     _pipeline(
+        "inference-name", "pipeline.models[0].inference", _DNS_LABEL, {"inference": "a/b/c", "as": "p"}
+    ),
+    _pipeline(
         "features-name",
         "pipeline.features",
         "must be a DNS label (lower-case letters, digits and dashes, at most 63), or <namespace>/<name>",
@@ -861,6 +864,7 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     _route("mirror-twice", "mirror", "Duplicate value", mirror=[_shadow(), _shadow()]),
     _route("mirrors-many", "mirror", "at most 4", mirror=[_shadow(f"s{number}") for number in range(5)]),
     _route("fallback-is-target", "fallback", "must not be a target", fallback={"inference": "ctr"}),
+    _release("target-name", ".target", _DNS_LABEL, target="Other/v4"),
     _release("no-such-route", "", "release.target must be a target of the route", route="gone"),
     _release("no-such-target", "", "release.target must be a target of the route", target="gone"),
     _release(
@@ -1006,7 +1010,9 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     _route("weight-large", "targets[0].weight", "less than or equal to 1000000", targets=_targets(1_000_001)),
     _route("targets-many", "targets", "at most 16", targets=_targets(*range(1, 18))),
     _route("target-twice", "targets", "Duplicate value", targets=[*_targets(1), *_targets(2)]),
-    _route("target-name", "targets[0].inference", _DNS_LABEL, targets=[{"inference": "other/ctr"}]),
+    _route("target-name", "targets[0].inference", _DNS_LABEL, targets=[{"inference": "other/ctr/v1"}]),
+    _route("mirror-name", "mirror[0].inference", _DNS_LABEL, mirror=[{"inference": "/ctr"}]),
+    _route("fallback-name", "fallback.inference", _DNS_LABEL, fallback={"inference": "other/"}),
     _route("timeout-zero", "timeout", "must be from 1ms to 1h", timeout="0s"),
     _route("timeout-long", "timeout", "must be from 1ms to 1h", timeout="2h"),
     _route("timeout-overflow", "timeout", "must be from 1ms to 1h", timeout="999999h"),

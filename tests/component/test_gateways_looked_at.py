@@ -17,6 +17,7 @@ from builders.port_forward import carried_to
 from fixtures.envoy import Gateway, backend_of
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.planning.access.value_classes import index_routes
 from tidegate.services.traffic import METRICS_PORT, sample_release_gateways
 
 SETTINGS = ClientSettings(field_manager="test", request_timeout=timedelta(seconds=5))
@@ -58,7 +59,7 @@ async def test_requests_are_counted_through_port_forwards_and_who_says_nothing_i
     ]
     async with an_api_server(tmp_path, gateway.envoy.admin, *pods) as cluster:
         looking = asyncio.create_task(
-            sample_release_gateways(cluster, "tidegate", "tidegate-system", [access], 4.0)
+            sample_release_gateways(cluster, "tidegate", "tidegate-system", index_routes([access]), 4.0)
         )
         while not looking.done():
             await client.infer(metadata=(("x-tidegate-access", "ads/ctr"),))
@@ -73,6 +74,6 @@ async def test_requests_are_counted_through_port_forwards_and_who_says_nothing_i
 async def test_where_none_is_ready_there_is_nothing_and_that_is_said(tmp_path: Path) -> None:
     pods = [a_pod("gateway-1", ready=False)]
     async with an_api_server(tmp_path, "127.0.0.1:1", *pods) as cluster:
-        look = await sample_release_gateways(cluster, "tidegate", "tidegate-system", [], 0.1)
+        look = await sample_release_gateways(cluster, "tidegate", "tidegate-system", {}, 0.1)
     assert look.by_key == {}
     assert look.failure.startswith("none of 1 pods")

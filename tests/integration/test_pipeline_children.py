@@ -135,7 +135,10 @@ def test_features_of_another_namespace_are_called_while_it_shares_them(scene: Sc
         scene.apply(model_access_body("scene", routes=[{"name": "home", "pipeline": pipeline}]))
         message = scene.says(Reason.TARGET_NOT_FOUND)
         assert f"FeatureCompute {owner}/user-features does not exist, or does not share with" in message
-        assert f"ModelAccess {scene.namespace}/scene" in message
+        assert (
+            f"annotate featurecompute user-features -n {owner} tidegate.io/shared-with={scene.namespace}"
+            in message
+        )
 
         annotate(f"tidegate.io/shared-with=shop,{scene.namespace}")
         scene.has(deployments=1)

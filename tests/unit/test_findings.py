@@ -102,7 +102,7 @@ def test_who_is_asked_by_nobody_and_who_is_asked_in_vain() -> None:
     [found] = find_problems(missing)
     assert (found.name, found.message) == (
         "TargetNotFound",
-        "route all: there is no Inference cvr in namespace ads",
+        "route all: Inference cvr does not exist in namespace ads: create it, or correct the name",
     )
     unread = ObjectSet(
         missing.inferences, missing.accesses, unread=frozenset({("Inference", ObjectKey("ads", "cvr"))})

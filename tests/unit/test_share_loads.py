@@ -23,7 +23,7 @@ RANK = {
 def loads_of(route: dict[str, Any], rates: dict[str, float], **spec: Any) -> list[RouteLoad]:
     access = a_model_access("ctr", routes=[route], **{"protection": PRICED, **spec})
     named = {f"access/ads/ctr/default{suffix}": rate for suffix, rate in rates.items()}
-    return build_loads(access, {CTR: 1.0, SMALL: 1.0}, named)
+    return build_loads(access, {CTR: 1.0, SMALL: 1.0}, named, {})
 
 
 def test_requests_that_a_fallback_answered_are_offered_to_the_route() -> None:

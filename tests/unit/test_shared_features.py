@@ -83,8 +83,9 @@ def test_without_consent_the_pipeline_ends_and_the_condition_names_both(shared_w
     assert planned.verdict is not None
     assert planned.verdict.reason is Reason.TARGET_NOT_FOUND
     assert planned.verdict.message == (
-        "pipeline of route home: FeatureCompute ads/user-features does not exist, or does not share with ModelAccess feed/scene: "
-        "its owner can add feed to its annotation tidegate.io/shared-with"
+        "pipeline of route home: FeatureCompute ads/user-features does not exist, or does not share with namespace feed: "
+        "its owner can add feed to its annotation, with kubectl annotate featurecompute user-features -n ads "
+        "tidegate.io/shared-with=feed"
     )
 
 

@@ -144,7 +144,8 @@ def test_features_of_another_namespace_are_called_by_their_own_name() -> None:
             (
                 Reason.TARGET_NOT_FOUND,
                 "spec.nearline.features: FeatureCompute shop/users does not exist, or does not share with namespace ads: its "
-                "owner can add ads to its annotation tidegate.io/shared-with; messages wait in the stream",
+                "owner can add ads to its annotation, with kubectl annotate featurecompute users -n shop "
+                "tidegate.io/shared-with=ads; messages wait in the stream",
                 False,
             ),
         ),

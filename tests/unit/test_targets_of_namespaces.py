@@ -121,7 +121,7 @@ def test_its_own_namespace_is_not_a_part_of_a_name() -> None:
     (refusal,) = routing.refusals
     assert (refusal.reason, refusal.message) == (
         Reason.INVALID_SPEC,
-        "Inference ads/ctr is in the namespace of this object: name it ctr in target of route default",
+        "Inference ads/ctr is in the namespace of this object: name it ctr",
     )
     assert list_weights(routing) == {"ctr": 100}
 
@@ -218,7 +218,13 @@ def test_requests_of_a_stranger_are_no_demand_for_the_model() -> None:
 
 def test_a_stranger_s_fallback_and_pipeline_are_no_demand_either() -> None:
     routes: list[dict[str, Any]] = [
-        a_route("a", "ctr", value="2", fallback={"inference": "shop/ctr", "valuePercent": 50}),
+        a_route(
+            "a",
+            "ctr",
+            match={"headers": [{"name": "x-a", "exact": "a"}]},
+            value="2",
+            fallback={"inference": "shop/ctr", "valuePercent": 50},
+        ),
         {"name": "b", "pipeline": {"models": [{"inference": "shop/ctr", "as": "p"}]}},
     ]
     access = a_model_access(routes=routes)

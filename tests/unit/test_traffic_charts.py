@@ -113,10 +113,13 @@ def test_queries_are_about_one_object_and_quote_it() -> None:
     query = inference_query(ObjectKey("ads", "ctr"), "2m")
     odd = inference_query(ObjectKey("ads", 'x"} or up{b="c"} #'), "1m")
 
-    assert 'envoy_cluster_name=~"(inference/ads|release/ads/[^/]+)/ctr([+][^/]*)?/[a-z]+"' in query
+    releases = "release/ads/[^/]+|release/[^/]+/[^/]+/ads"
+    assert f'envoy_cluster_name=~"(inference/ads|{releases})/ctr([+].*)?/[a-z]+"' in query
     assert "[2m]" in query
     assert 'up{b="' not in odd.replace('\\"', "")
-    assert "release/ads/scene/v4([+][^/]*)?/[a-z]+" in release_query(ObjectKey("ads", "scene"), "v4", "1m")
+    for target in ("v4", "shop/v4"):
+        named = f"release/ads/scene/{target}([+].*)?/[a-z]+"
+        assert named in release_query(ObjectKey("ads", "scene"), target, "1m")
 
 
 def test_links_lead_to_the_boards_with_the_object_and_the_time() -> None:

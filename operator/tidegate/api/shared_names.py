@@ -44,7 +44,7 @@ def describe_absence(target: type[CustomResource], key: ObjectKey, namespace: st
     The text about another namespace does not show whether the object exists.
     """
     if key.namespace == namespace:
-        return f"{target.KIND} {key.name} does not exist in namespace {namespace}"
+        return f"{target.KIND} {key.name} does not exist in namespace {namespace}: create it, or correct the name"
     return (
         f"{target.KIND} {key} does not exist, or does not share with namespace {namespace}: its owner can add {namespace} "
         f"to its annotation, with kubectl annotate {target.KIND.lower()} {key.name} -n {key.namespace} "

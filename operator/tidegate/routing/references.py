@@ -25,18 +25,25 @@ def backend_name(access: ModelAccess, backend: Backend) -> str:
     return format_shared_name(backend.key.object_key, access.metadata.namespace)
 
 
+def is_short_name(inference: str, namespace: str) -> bool:
+    """Return whether a name leaves out `namespace`, that of the access that gives it.
+
+    Each Inference would otherwise have two names in one access, and a route could have the same target twice.
+    """
+    return not inference.startswith(f"{namespace}/")
+
+
 def find_backend(
     access: ModelAccess, inference: str, backends: Mapping[BackendKey, Backend]
 ) -> Backend | None:
     """Return the Inference that `access` names, if it exists and the access may use it.
 
-    One of another namespace must share with that of the access. One of its own has no namespace in its name, since each
-    Inference would otherwise have two names in one access, and a route could have the same target twice.
+    One of another namespace must share with that of the access.
     """
     namespace = access.metadata.namespace
     key = backend_key(access, inference)
-    backend = backends.get(key)
-    if backend is None or (key.namespace == namespace) != (inference == key.name):
+    backend = backends.get(key) if is_short_name(inference, namespace) else None
+    if backend is None:
         return None
     return backend if key.namespace == namespace or namespace in backend.shared_with else None
 
@@ -100,20 +107,16 @@ class AccessReferences:
         if backend is not None:
             return backend
         field = f"spec.routes[{route.name}].pipeline.models: {inference}"
-        return self._refuse_absent(field, inference, f"the pipeline of route {route.name}")
+        return self._refuse_absent(field, inference)
 
-    def _refuse_absent(self, field: str, inference: str, place: str) -> RoutingRefusal:
-        """Return the refusal for an Inference that cannot be used, with the place to correct."""
-        key, namespace = resolve_shared_name(inference, self.access.namespace), self.access.namespace
-        if key.namespace != namespace:
-            message = describe_absence(Inference, key, namespace)
-            return RoutingRefusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
-        if inference != key.name:
-            message = (
-                f"Inference {inference} is in the namespace of this object: name it {key.name} in {place}"
-            )
+    def _refuse_absent(self, field: str, inference: str) -> RoutingRefusal:
+        """Return the refusal for an Inference that does not exist or that the access may not use."""
+        namespace = self.access.namespace
+        key = resolve_shared_name(inference, namespace)
+        if not is_short_name(inference, namespace):
+            message = f"Inference {inference} is in the namespace of this object: name it {key.name}"
             return RoutingRefusal(self.access, Reason.INVALID_SPEC, field, message)
-        message = f"{describe_absence(Inference, key, namespace)}: create it, or correct {place}"
+        message = describe_absence(Inference, key, namespace)
         return RoutingRefusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
 
     def check_pipeline_name(self, route: Route) -> tuple[RoutingRefusal, ...]:
@@ -154,7 +157,7 @@ class AccessReferences:
         field = f"spec.routes[{route.name}].{part}: {inference}"
         backend = self.backends.get(inference)
         if backend is None:
-            return self._refuse_absent(field, inference, f"{part.removesuffix('s')} of route {route.name}")
+            return self._refuse_absent(field, inference)
         if backend.model_name != self.served_name:
             message = (
                 f"Inference {inference} serves model {backend.model_name}, but the others serve {self.served_name}, "

@@ -13,7 +13,7 @@ from tidegate.routing import release
 from tidegate.routing.access_pools import AccessPools
 from tidegate.routing.fleet import Backend
 from tidegate.routing.ir import AdmissionLimit, PoolKey, WeightedBackend
-from tidegate.routing.references import RouteBackends, backend_key, backend_name
+from tidegate.routing.references import RouteBackends, backend_key, backend_name, is_short_name
 from tidegate.routing.sticky import StickyShare, divide_line
 
 _MAX_FAILURE_PERCENT: Final = 80.0
@@ -98,6 +98,7 @@ def _with_stable_targets(access: ModelAccess, route: Route, targets: Sequence[Ba
     by_name = {
         target.inference: Backend(backend_key(access, target.inference), "")
         for target in access.spec.stable_targets
+        if is_short_name(target.inference, access.metadata.namespace)
     } | {backend_name(access, backend): backend for backend in targets}
     return [by_name[name] for name in sorted(by_name)]
 
