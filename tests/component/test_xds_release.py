@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -88,6 +89,23 @@ async def test_a_good_target_is_promoted_and_takes_everything(gateway: Gateway) 
     assert run.phases[-1] == "Promoted 2"
     assert load.errors == []
     assert await ask(load.client, 30) == Counter({"v4": 30})
+
+
+async def test_a_good_target_of_another_namespace_is_promoted_by_what_it_answered(gateway: Gateway) -> None:
+    targets = [{"inference": "v3", "weight": 100}, {"inference": "shop/v4", "weight": 0}]
+    access = a_release(
+        target="shop/v4", route={"targets": targets}, steps=[40], interval="1s", checks=[LENIENT]
+    )
+    v3, v4 = await gateway.upstream("v3"), await gateway.upstream("v4")
+    shared = replace(backend_of("v4", v4, namespace="shop"), shared_with=("ads",))
+    backends = backend_of("v3", v3), shared
+    client = await gateway.start(access, *backends)
+    run, load = ReleaseRun(gateway, access, backends), Load(client, ACCESS)
+    async with load.running(workers=8), run.running():
+        await ended(run)
+    assert (run.status.phase, run.status.reason) == ("Promoted", Reason.PROMOTED)
+    assert await ask(client, 30) == Counter({"v4": 30})
+    assert load.errors == []
 
 
 @pytest.mark.produces(Reason.CHECK_FAILED)
