@@ -17,7 +17,7 @@ from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
 from builders.live_features import live_features_spec
-from builders.model_access import a_model_access
+from builders.model_access import a_model_access, a_route
 from builders.pipeline import a_loaded_inference, a_tensor
 from builders.release import a_release, released
 from builders.shown_fleet import SHOWN_AT as NOW
@@ -29,6 +29,7 @@ from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.services.what_if import LastSolverInput
+from tidegate.telemetry.prometheus import ClusterTraffic
 from tidegate.web import actions
 from tidegate.web.pool_power import NODES_SHOWN
 
@@ -364,6 +365,35 @@ async def test_features_are_shown_with_the_models_that_take_them(dashboard: Dash
 
     assert users not in page
     assert "The models that take the features are not shown" in page
+
+
+async def test_pages_lead_to_targets_and_accesses_of_other_namespaces(dashboard: Dashboard) -> None:
+    routed = {"name": "default", "targets": [{"inference": "shop/ranker", "weight": 100, "endpoints": 1}]}
+    shared = {"annotations": {"tidegate.io/shared-with": "ads,feed"}}
+    dashboard.put(
+        an_inference("ranker", "shop", metadata=shared),
+        a_model_access("home", routes=[a_route("default", "shop/ranker")], status={"routes": [routed]}),
+        a_model_access("home", "feed", routes=[a_route("default", "shop/ranker")]),
+        a_model_access("stranger", "blog", routes=[a_route("default", "shop/ranker")]),
+    )
+    dashboard.traffic["inference/shop/ranker/grpc"] = ClusterTraffic(123.0, 4.0)
+    await dashboard.parts.traffic.refresh_traffic()
+
+    access = await read(dashboard, "/modelaccesses/ads/home")
+    assert 'href="/inferences/shop/ranker"' in access
+    assert "123" in told(Page(access))
+    inference = await read(dashboard, "/inferences/shop/ranker")
+    links = re.findall(r'href="/modelaccesses/([a-z]+/[a-z]+)"', inference)
+    assert sorted(links) == ["ads/home", "feed/home"]
+
+    dashboard.allowed.namespaces["bob"] = frozenset({"ads"})
+    assert "123" not in told(Page(await read(dashboard, "/modelaccesses/ads/home", "token-of-bob")))
+    # Answers about rights are kept for a while, so this is another user.
+    dashboard.allowed.users["token-of-cid"] = "cid"
+    dashboard.allowed.verbs["cid"] = dashboard.allowed.verbs["bob"]
+    dashboard.allowed.namespaces["cid"] = frozenset({"shop", "ads"})
+    page = await read(dashboard, "/inferences/shop/ranker", "token-of-cid")
+    assert re.findall(r'href="/modelaccesses/([a-z]+/[a-z]+)"', page) == ["ads/home"]
 
 
 async def test_a_backfill_and_batches_are_shown_with_the_features(dashboard: Dashboard) -> None:

@@ -11,7 +11,7 @@ import pytest
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
 from fixtures.command_line import CommandLine
-from fixtures.control_plane import Kubectl, may
+from fixtures.control_plane import Kubectl, a_namespace, may
 
 
 def says(kubectl: Kubectl, namespace: str, name: str, status: str, reason: str) -> None:
@@ -77,6 +77,29 @@ def test_one_object_with_its_pods_routes_and_events(
     assert [(each["access"], each["route"]) for each in said["accesses"]] == [(ctr, "all")]
     access = command_line.run("status", f"modelaccess/{ctr}", "-o", "json")
     assert (access.exit_code, json.loads(access.stdout)["kind"]) == (1, "ModelAccess")
+
+
+def test_routes_and_states_are_shown_across_namespaces(
+    ctr: str, kubectl: Kubectl, namespace: str, command_line: CommandLine
+) -> None:
+    with a_namespace(kubectl, "callers") as callers:
+        access = model_access_body("home", routes=[a_route("all", ctr)])
+        kubectl.apply({**access, "metadata": {"name": "home"}}, namespace=callers)
+        routes = [{"name": "all", "targets": [{"inference": ctr, "weight": 100, "endpoints": 1}]}]
+        patch = json.dumps({"status": {"routes": routes}})
+        named = ("modelaccess", "home", "-n", callers, "--subresource=status", "--type=merge")
+        kubectl("patch", *named, "-p", patch)
+        says(kubectl, namespace, "ctr", "True", "AllReplicasReady")
+
+        def find_routes() -> list[str]:
+            return [route["access"] for route in command_line("status", f"inference/{ctr}")["accesses"]]
+
+        assert find_routes() == [ctr]
+        kubectl("annotate", "inference", "ctr", "-n", namespace, f"tidegate.io/shared-with={callers}")
+        assert find_routes() == [ctr, f"{callers}/home"]
+        shown = command_line.run("status", f"modelaccess/{callers}/home", "-o", "json")
+        lines = json.loads(shown.stdout)["routes"]
+        assert [(line["inference"], line["state"]) for line in lines] == [(ctr, "Ready")]
 
 
 def test_waiting_ends_when_it_is_ready_and_not_before(

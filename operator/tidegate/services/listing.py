@@ -65,14 +65,14 @@ async def list_sharing_accesses(
 
     `namespace` is that of the Inferences; empty stands for all, whose ModelAccesses are known then.
     """
-    others = {other for inference in inferences for other in list_shared_namespaces(inference)}
-    found: list[ModelAccess] = []
+    accesses: list[ModelAccess] = []
     skipped: list[str] = []
-    for other in sorted(others) if namespace else ():
-        reader = KindLister(client, (other,))
-        found += await reader.list_parsed(MODEL_ACCESS, ModelAccess)
-        skipped += [f"namespace {other}: {reason}" for reason in reader.skipped]
-    return found, skipped
+    callers = {caller for inference in inferences for caller in list_shared_namespaces(inference)}
+    for caller in sorted(callers) if namespace else ():
+        reader = KindLister(client, (caller,))
+        accesses += await reader.list_parsed(MODEL_ACCESS, ModelAccess)
+        skipped += [f"namespace {caller}: {reason}" for reason in reader.skipped]
+    return accesses, skipped
 
 
 class KindLister:
