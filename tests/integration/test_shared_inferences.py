@@ -17,7 +17,7 @@ from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
 from builders.waiting import eventually
 from fixtures.control_plane import Kubectl, a_namespace, wait_for_account
-from fixtures.envoy import Client, Gateway, Upstream
+from fixtures.envoy import Client, Gateway
 from tidegate.api.reasons import Reason
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.publisher.routing_inputs import RoutingInputs
@@ -112,9 +112,9 @@ async def test_requests_reach_a_model_of_another_namespace_while_it_is_shared(
     gateway: Gateway, kubectl: Kubectl, kubeconfig: Path, namespace: str
 ) -> None:
     with a_namespace(kubectl, "sharing-models") as shop, a_namespace(kubectl, "strangers") as stranger:
-        shared, own = Upstream("shared", SHARED), Upstream("own", OWN)
-        for upstream in (shared, own):
-            await upstream.start((GRPC_PORT, HTTP_PORT))
+        ports = GRPC_PORT, HTTP_PORT
+        shared = await gateway.upstream("shared", SHARED, ports)
+        own = await gateway.upstream("own", OWN, ports)
         serve(kubectl, shop, "ctr", SHARED)
         serve(kubectl, namespace, "small", OWN)
         call(kubectl, namespace, f"{shop}/ctr", fallback={"inference": "small"})
@@ -157,5 +157,3 @@ async def test_requests_reach_a_model_of_another_namespace_while_it_is_shared(
             await share(kubectl, shop, namespace, stranger)
             await eventually(lambda: answers(namespace, "shared"), "it is given again", timeout_s=60.0)
             assert await find_answer(client, stranger) == "shared"
-        for upstream in (shared, own):
-            await upstream.stop()
