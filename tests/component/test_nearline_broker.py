@@ -15,9 +15,10 @@ from nats.js.api import ConsumerConfig, StreamConfig
 from fixtures.nats import RunningNats, a_nats, let_nats_stall
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
+from tidegate_dataplane.agent.dead_letters.nats_subject import subjects_overlap
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter, DeadReason
-from tidegate_dataplane.agent.nearline.nats_broker import NatsBroker, subjects_overlap
+from tidegate_dataplane.agent.nearline.nats_broker import NatsBroker
 from tidegate_dataplane.contract import StreamOrder
 
 MOST_BYTES = 8_192

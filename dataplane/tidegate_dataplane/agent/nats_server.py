@@ -28,6 +28,8 @@ CALL_TIMEOUT_S = 5.0
 """Limit for one response of JetStream."""
 PING_EVERY_S = 5
 """A server that ends silently is detected after three missed pings."""
+LARGER_THAN_STREAM_TAKES = 10054
+"""JetStream's err_code for a message above the stream's max_msg_size."""
 TOKEN, USERNAME, PASSWORD = "nats-token", "nats-username", "nats-password"
 """Key names that no other Secret has: otherwise an author of an Inference could send any Secret of the namespace to a host
 of their own."""

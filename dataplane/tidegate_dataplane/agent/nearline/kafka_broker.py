@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidegate_dataplane.agent.broker_error import BrokerError
+from tidegate_dataplane.agent.dead_letters.kafka_topic import DeadLetterTopic, make_letter_producer
+from tidegate_dataplane.agent.dead_letters.letter import (
+    LetterContent,
+    make_reason_headers,
+    select_sender_headers,
+)
 from tidegate_dataplane.agent.nats_server import NatsServer, close_client
 from tidegate_dataplane.agent.nearline.broker import Backlog, StreamMessage
-from tidegate_dataplane.agent.nearline.dead_letter import reason_headers, sender_headers
 from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter
 from tidegate_dataplane.agent.nearline.kafka_client import import_library
 from tidegate_dataplane.agent.nearline.kafka_group import LEAVE_S, GroupMember, RecordPosition
@@ -20,8 +25,6 @@ SESSION_S: Final = 10.0
 """After so long without a heartbeat other pods get the partitions; the same time as the ack wait on NATS."""
 IDLE_S: Final = 15.0
 """A pod that fetches nothing for so long, since its model is not ready, loses its partitions to others."""
-MAX_DEAD_LETTER_BYTES: Final = 64 << 20
-"""More than any topic accepts, so that the cluster decides what is too large."""
 
 
 @dataclass(slots=True)
@@ -46,6 +49,7 @@ class KafkaBroker:
         self._order: KafkaOrder = server.order
         self._dead_letters = order.dead_letters
         self._server = server
+        self._dead_letter_topic = DeadLetterTopic(server, order.dead_letters)
         self._results = results
         self._bucket = ResultBucket(results, order.bucket, order.ttl_s)
         self._name = name
@@ -119,30 +123,14 @@ class KafkaBroker:
         """Publish a message to the dead letters' topic, with the reason in its headers."""
         place: RecordPosition = message.handle
         our_headers = {
-            **reason_headers(verdict),
+            **make_reason_headers(verdict.reason, verdict.message),
             "Tidegate-Stream": self._order.topic,
             "Tidegate-Partition": str(place.partition),
             "Tidegate-Sequence": str(place.offset),
             "Tidegate-Deliveries": str(message.delivery_count),
         }
-        # The body is what matters: the sender's own headers stay behind where there is no room for both.
-        all_headers, detail = {**sender_headers(message.headers), **our_headers}, ""
-        for headers in (all_headers, our_headers) if all_headers != our_headers else (our_headers,):
-            encoded = [(name, value.encode()) for name, value in headers.items()]
-            producer = self._current_session.producer
-            letter = producer.send_and_wait(self._dead_letters, message.body, key=place.key, headers=encoded)
-            try:
-                await self._server.call_in_time(letter)
-            except BrokerError as error:
-                if not _is_too_large(error.__cause__):
-                    raise
-                detail = str(error.__cause__)
-            else:
-                return
-        raise self._server.refusal_error(
-            f"topic {self._dead_letters} takes no dead letter of {len(message.body)} bytes: {detail}; raise its "
-            "max.message.bytes"
-        )
+        content = LetterContent(message.body, select_sender_headers(message.headers), our_headers, place.key)
+        await self._dead_letter_topic.publish_letter(self._current_session.producer, content)
 
     def is_ours(self, message: StreamMessage) -> bool:
         """Return False once another pod has the partition."""
@@ -185,9 +173,7 @@ class KafkaBroker:
             heartbeat_interval_ms=int(SESSION_S * 100),
             max_poll_interval_ms=int(IDLE_S * 1000),
         )
-        producer = import_library().AIOKafkaProducer(
-            **options, acks="all", max_request_size=MAX_DEAD_LETTER_BYTES
-        )
+        producer = make_letter_producer(options)
         admin = import_library("aiokafka.admin").AIOKafkaAdminClient(**options)
         group = GroupMember(consumer, admin, self._order.topic, self._order.group)
         return _KafkaSession(consumer, producer, admin, group)
@@ -209,7 +195,3 @@ class KafkaBroker:
         if self._session.failed is not None:
             raise self._session.failed
         return self._session
-
-
-def _is_too_large(error: BaseException | None) -> bool:
-    return type(error).__name__ in ("MessageSizeTooLargeError", "RecordListTooLargeError")

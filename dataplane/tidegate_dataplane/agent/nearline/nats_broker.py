@@ -1,17 +1,21 @@
 """NATS as the worker's broker: a durable consumer, a bucket for results, and a subject for dead letters."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from tidegate_dataplane.agent.broker_error import BrokerError
+from tidegate_dataplane.agent.dead_letters.letter import (
+    LetterContent,
+    make_letter_id,
+    make_reason_headers,
+    select_sender_headers,
+)
+from tidegate_dataplane.agent.dead_letters.nats_subject import DeadLetterSubject
 from tidegate_dataplane.agent.nats_server import CALL_TIMEOUT_S, NatsServer, close_client
 from tidegate_dataplane.agent.nearline.broker import FETCH_S, Backlog, StreamMessage
-from tidegate_dataplane.agent.nearline.dead_letter import reason_headers, sender_headers
 from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter
-from tidegate_dataplane.agent.nearline.nats_bucket import LARGER_THAN_STREAM_TAKES, ResultBucket
+from tidegate_dataplane.agent.nearline.nats_bucket import ResultBucket
 from tidegate_dataplane.contract import StreamOrder
 
 if TYPE_CHECKING:
@@ -50,6 +54,7 @@ class NatsBroker:
         self._client: Client | None = None
         self._session: _NatsSession | None = None
         self._bucket = ResultBucket(server, order.bucket, order.ttl_s)
+        self._dead_letters = DeadLetterSubject(server, order.dead_letters)
         self.hold_interval_s = ACK_WAIT_S / 3
 
     async def open(self) -> None:
@@ -75,7 +80,8 @@ class NatsBroker:
         await self._check_subjects(stream, info)
         self.hold_interval_s = (info.config.ack_wait or ACK_WAIT_S) / 3
         await self._bucket.open(client)
-        await self._server.call_server(self._check_dead_letters(stream))
+        # One that is the consumed stream itself is no harm: `_check_subjects` has seen to it.
+        await self._dead_letters.find_stream(stream)
         messages = await self._server.call_server(
             stream.pull_subscribe_bind(consumer=self._order.consumer, stream=self._order.stream)
         )
@@ -131,39 +137,18 @@ class NatsBroker:
         Raises:
             BrokerError: refused, if they accept no message, or none of this size.
         """
-        from nats.js.errors import APIError, NoStreamResponseError
-
-        session = self._current_session
-        metadata = message.handle.metadata
-        identity = f"{self._order.stream}\n{message.sequence}\n{metadata.timestamp.timestamp()}"
+        session, metadata = self._current_session, message.handle.metadata
         our_headers = {
-            "Nats-Msg-Id": blake2b(identity.encode(), digest_size=16).hexdigest(),
-            **reason_headers(verdict),
+            "Nats-Msg-Id": make_letter_id(
+                self._order.stream, message.sequence, metadata.timestamp.timestamp()
+            ),
+            **make_reason_headers(verdict.reason, verdict.message),
             "Tidegate-Stream": self._order.stream,
             "Tidegate-Sequence": str(message.sequence),
             "Tidegate-Deliveries": str(message.delivery_count),
         }
-        # The body is what matters: the sender's own headers stay behind where there is no room for both.
-        all_headers = {**sender_headers(message.headers, ["Nats-"]), **our_headers}
-        max_payload, detail = session.client.max_payload, ""
-        for headers in (all_headers, our_headers) if all_headers != our_headers else (our_headers,):
-            size = len(message.body) + _headers_size(headers)
-            if size > max_payload:
-                detail = f"{size} bytes with its reason, and the server takes {max_payload}: raise max_payload of the server"
-                continue
-            try:
-                await self._server.call_server(
-                    session.stream.publish(self._order.dead_letters, message.body, headers=headers)
-                )
-            except NoStreamResponseError as error:
-                raise self._no_dead_letter_stream() from error
-            except APIError as error:
-                detail = str(error.description or error)
-                if error.err_code != LARGER_THAN_STREAM_TAKES:
-                    break
-            else:
-                return
-        raise self._server.refusal_error(f"subject {self._order.dead_letters} takes no dead letter: {detail}")
+        content = LetterContent(message.body, select_sender_headers(message.headers, ["Nats-"]), our_headers)
+        await self._dead_letters.publish_letter(session.stream, session.client.max_payload, content)
 
     def is_ours(self, message: StreamMessage) -> bool:
         """Return True: NATS does not report when a message went to another pod."""
@@ -237,11 +222,7 @@ class NatsBroker:
     async def _check_subjects(self, stream: "JetStreamContext", info: "ConsumerInfo") -> None:
         """Refuse a consumer of more than the spec's subject, and dead letters that it would consume again."""
         order = self._order
-        if subjects_overlap(order.subject, order.dead_letters):
-            raise self._server.refusal_error(
-                f"the dead letters go to {order.dead_letters}, which is among what is consumed ({order.subject}): give "
-                "deadLetters.subject another name"
-            )
+        self._dead_letters.check_source(order.subject)
         if info.config.filter_subject:
             return
         subjects = (await self._server.call_server(stream.stream_info(order.stream))).config.subjects or []
@@ -252,32 +233,6 @@ class NatsBroker:
                 "name none"
             )
 
-    async def _check_dead_letters(self, stream: "JetStreamContext") -> None:
-        from nats.js.errors import NotFoundError
-
-        try:
-            # One that is the consumed stream itself is no harm: `_check_subjects` has seen to it.
-            await stream.find_stream_name_by_subject(self._order.dead_letters)
-        except NotFoundError as error:
-            raise self._no_dead_letter_stream() from error
-
-    def _no_dead_letter_stream(self) -> BrokerError:
-        subject = self._order.dead_letters
-        return self._server.refusal_error(
-            f"no stream takes the subject {subject} of deadLetters; make one: nats stream add DEAD --subjects {subject}"
-        )
-
-
-def subjects_overlap(pattern: str, subject: str) -> bool:
-    """Return whether some subject matches both; either may have the wildcards * and >."""
-    pattern_tokens, subject_tokens = pattern.split("."), subject.split(".")
-    for pattern_token, subject_token in zip(pattern_tokens, subject_tokens, strict=False):
-        if ">" in (pattern_token, subject_token):
-            return True
-        if pattern_token != subject_token and "*" not in (pattern_token, subject_token):
-            return False
-    return len(pattern_tokens) == len(subject_tokens)
-
 
 def _make_message(handle: "Msg") -> StreamMessage:
     metadata = handle.metadata
@@ -285,9 +240,3 @@ def _make_message(handle: "Msg") -> StreamMessage:
     return StreamMessage(
         handle.data, headers, int(metadata.sequence.stream), int(metadata.num_delivered), handle
     )
-
-
-def _headers_size(headers: Mapping[str, str]) -> int:
-    """Return the bytes of the headers on the wire: a first line, one line for each, and an empty one."""
-    lines = (len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
-    return len("NATS/1.0\r\n") + sum(lines) + 2

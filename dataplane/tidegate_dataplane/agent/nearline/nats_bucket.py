@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tidegate_dataplane.agent.nats_server import CALL_TIMEOUT_S, NatsServer
+from tidegate_dataplane.agent.nats_server import CALL_TIMEOUT_S, LARGER_THAN_STREAM_TAKES, NatsServer
 from tidegate_dataplane.agent.nearline.broker import ResultTooLargeError
 
 if TYPE_CHECKING:
@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 HEADERS_BYTES: Final = 2_048
 """Room for the headers of a result."""
-LARGER_THAN_STREAM_TAKES = 10054
-"""JetStream's err_code for a message above the stream's max_msg_size."""
 
 
 class ResultBucket:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
-from tidegate_dataplane.agent.nats_server import NatsServer, close_client
+from tidegate_dataplane.agent.nats_server import LARGER_THAN_STREAM_TAKES, NatsServer, close_client
 from tidegate_dataplane.agent.samples.buffer import BufferedRecord, Portion
 from tidegate_dataplane.agent.samples.lines import SampleOrigin, render_line
 from tidegate_dataplane.agent.samples.sink import SinkError, WriteOutcome
@@ -31,8 +31,6 @@ what it has. After them it might appear twice, so it is dropped."""
 REFUSED_S = UNCERTAIN_S
 """A record that the stream refuses is tried again for so long: most refusals are of the stream and pass, and one of a
 single record must not hold up the others for ever."""
-LARGER_THAN_STREAM_TAKES = 10054
-"""JetStream's err_code for a message above the stream's max_msg_size."""
 
 
 class NatsSampleSink:
