@@ -7,6 +7,7 @@ from prometheus_client.registry import Collector
 
 from tidegate_dataplane.agent.nearline.failure_policy import DeadReason
 from tidegate_dataplane.contract import (
+    DeadLetterCounts,
     EventStreamReport,
     RefusalReason,
     TableProblem,
@@ -48,6 +49,8 @@ class AgentMetrics:
         self._events_pending = exported.EVENTS_PENDING.register(self.registry)
         self._events_stored = exported.EVENTS_STORED.register(self.registry)
         self._events_refused = exported.EVENTS_REFUSED.register(self.registry)
+        self._events_dead_letters = exported.EVENTS_DEAD_LETTERS.register(self.registry)
+        self._events_dead_letters_failed = exported.EVENTS_DEAD_LETTERS_FAILED.register(self.registry)
         self._events: dict[str, EventStreamReport] = {}
         self._table_loaded = exported.TABLE_LOADED.register(self.registry)
         self._table_keys = exported.TABLE_KEYS.register(self.registry)
@@ -76,7 +79,7 @@ class AgentMetrics:
         for report in reports:
             earlier = self._events.get(report.source)
             if earlier is None or earlier.stored > report.stored:
-                earlier = report.model_copy(update={"stored": 0, "refused": {}})
+                earlier = report.model_copy(update={"stored": 0, "refused": {}, "dead_letters": None})
             self._events_lag.labels(report.source).set(report.lag_s)
             if report.pending is not None:
                 self._events_pending.labels(report.source).set(report.pending)
@@ -84,7 +87,16 @@ class AgentMetrics:
             for reason in RefusalReason:
                 growth = report.refused.get(reason, 0) - earlier.refused.get(reason, 0)
                 self._events_refused.labels(report.source, reason).inc(max(growth, 0))
+            self._count_dead_letters(report, earlier)
         self._events |= {report.source: report for report in reports}
+
+    def _count_dead_letters(self, report: EventStreamReport, earlier: EventStreamReport) -> None:
+        """Add what the dead letters of a stream have gained; a stream without any has no series."""
+        letters, before = report.dead_letters, earlier.dead_letters or DeadLetterCounts()
+        if letters is not None:
+            written, failed = letters.written - before.written, letters.failed - before.failed
+            self._events_dead_letters.labels(report.source).inc(max(written, 0))
+            self._events_dead_letters_failed.labels(report.source).inc(max(failed, 0))
 
     def set_tables(self, reports: Sequence[TableReport]) -> None:
         """Set which tables the pod serves from, and why not from the newest ones."""

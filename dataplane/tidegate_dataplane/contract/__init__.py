@@ -13,6 +13,9 @@ from tidegate_dataplane.contract.compile import (
     PassResult,
 )
 from tidegate_dataplane.contract.events import (
+    DeadLetterCounts,
+    DeadLetterReport,
+    EventDeadLetters,
     EventField,
     EventFieldType,
     EventStream,
@@ -142,6 +145,8 @@ __all__ = [
     "CompilePhase",
     "CompileReport",
     "Cross",
+    "DeadLetterCounts",
+    "DeadLetterReport",
     "DesiredState",
     "Dwell",
     "EngineMode",
@@ -150,6 +155,7 @@ __all__ = [
     "EngineReport",
     "Entity",
     "EntityKeyType",
+    "EventDeadLetters",
     "EventField",
     "EventFieldType",
     "EventFilter",

@@ -83,6 +83,14 @@ class RefusalReason(StrEnum):
     IN_THE_FUTURE = "InTheFuture"
 
 
+class EventDeadLetters(ContractModel):
+    """Where the refused events of one source go, on the source's own broker, and for which reasons an event does."""
+
+    source: str
+    target: str = Field(description="subject or topic")
+    reasons: tuple[RefusalReason, ...]
+
+
 class RefusedEvent(ContractModel):
     """An event that was not stored; the broker still has it, at `position` of `partition`."""
 
@@ -90,6 +98,20 @@ class RefusedEvent(ContractModel):
     position: int
     reason: RefusalReason
     message: str
+
+
+class DeadLetterCounts(ContractModel):
+    """Refused events that were written as dead letters, and those that were not, since the target took none."""
+
+    written: int = Field(default=0, ge=0)
+    failed: int = Field(default=0, ge=0)
+
+
+class DeadLetterReport(DeadLetterCounts):
+    """What became of the dead letters of one source, and why none is written now, for `failing_s`."""
+
+    failing_s: float = Field(default=0.0, ge=0)
+    message: str = ""
 
 
 class EventStreamReport(ContractModel):
@@ -102,6 +124,7 @@ class EventStreamReport(ContractModel):
     stored: int = Field(default=0, ge=0)
     refused: dict[RefusalReason, int] = Field(default_factory=dict)
     last_refused: RefusedEvent | None = None
+    dead_letters: DeadLetterReport | None = Field(default=None, exclude_if=lambda letters: letters is None)
     problem: StreamProblem | None = None
     failing_s: float = Field(default=0.0, ge=0, description="for how long the stream could not be read")
     message: str = ""

@@ -63,6 +63,14 @@ EVENTS_STORED: Final = EVENTS.add_counter("stored_total", "Events that the pod h
 EVENTS_REFUSED: Final = EVENTS.add_counter(
     "refused_total", "Messages that are no event that can be stored.", "source", "reason"
 )
+EVENTS_DEAD_LETTERS: Final = EVENTS.add_counter(
+    "dead_letters_total", "Refused events that were written to the dead letters.", "source"
+)
+EVENTS_DEAD_LETTERS_FAILED: Final = EVENTS.add_counter(
+    "dead_letters_failed_total",
+    "Refused events that the dead letters' subject or topic did not take.",
+    "source",
+)
 
 TABLE: Final = MetricCatalog("tidegate_agent_table_")
 TABLE_LOADED: Final = TABLE.add_gauge(

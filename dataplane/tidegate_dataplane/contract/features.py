@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, assert_never
 from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel, PlanModel
-from tidegate_dataplane.contract.events import EventStream, RedisStore
+from tidegate_dataplane.contract.events import EventDeadLetters, EventStream, RedisStore
 from tidegate_dataplane.contract.tensors import TensorSpec
 
 
@@ -339,14 +339,18 @@ class FeaturePlan(PlanModel):
     INT64, FP32 or BYTES, each of shape [-1, 1]. The optional input AS_OF is not among them.
     `outputs`: one per feature, named by the feature, INT64 or FP32, shape [-1, k] with k = 1 for scalars.
     The output NOT_CURRENT is not among them either. A feature comes after those that it reads.
-    `hash` is `compute_digest()`, set by the compiler of the plan. Plans that differ in `store` alone have the same features and hash.
+    `hash` is `compute_digest()`, set by the compiler of the plan. Plans that differ in `store` or `dead_letters` alone have the same
+    features and hash.
     """
 
-    NOT_HASHED: ClassVar[frozenset[str]] = frozenset({"hash", "store"})
+    NOT_HASHED: ClassVar[frozenset[str]] = frozenset({"hash", "store", "dead_letters"})
 
     entities: tuple[Entity, ...]
     tables: tuple[FeatureTable, ...] = ()
     streams: tuple[EventStream, ...] = Field(default=(), exclude_if=lambda streams: not streams)
+    dead_letters: tuple[EventDeadLetters, ...] = Field(
+        default=(), exclude_if=lambda letters: not letters, description="of the streams that have some"
+    )
     store: RedisStore | None = Field(default=None, exclude_if=lambda store: store is None)
     request: tuple[RequestField, ...] = Field(default=(), exclude_if=lambda fields: not fields)
     features: tuple[Feature, ...]

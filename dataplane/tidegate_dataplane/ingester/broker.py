@@ -22,12 +22,17 @@ class StreamRestartedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EventMessage:
-    """One message; positions of a partition grow, and `arrived_s` is when the broker got it, in seconds since 1970."""
+    """One message; positions of a partition grow, and `arrived_s` is when the broker got it, in seconds since 1970.
+
+    `key` is that of Kafka.
+    """
 
     partition: str
     position: int
     arrived_s: float
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,14 @@ class EventBroker(Protocol):
         Raises:
             BrokerError: the session has failed.
             StreamChangedError: the stream has other partitions.
+        """
+        ...
+
+    async def check_stream(self) -> None:
+        """Ask the broker for the stream.
+
+        Raises:
+            BrokerError: it does not answer.
         """
         ...
 

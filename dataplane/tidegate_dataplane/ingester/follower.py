@@ -2,12 +2,19 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from tidegate_dataplane.agent.broker_error import BrokerError
-from tidegate_dataplane.contract import EventStream, EventStreamReport, StreamProblem
+from tidegate_dataplane.contract import (
+    DeadLetterCounts,
+    DeadLetterReport,
+    EventStream,
+    EventStreamReport,
+    StreamProblem,
+)
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.writer import EventWriter, StoreError
 from tidegate_dataplane.ingester.broker import (
@@ -16,6 +23,7 @@ from tidegate_dataplane.ingester.broker import (
     StreamChangedError,
     StreamRestartedError,
 )
+from tidegate_dataplane.ingester.dead_letters import DeadLetterWriter
 from tidegate_dataplane.ingester.parse import EventParser
 from tidegate_dataplane.ingester.transaction import (
     EventTransaction,
@@ -33,6 +41,8 @@ CURRENT_WITHIN_S: Final = 1.0
 FEW_MESSAGES: Final = 200
 GATHER_S: Final = 0.02
 """After a read of few messages more are gathered for so long, since each transaction costs as much as some ten events."""
+REPEATED_S: Final = 3_600.0
+"""A reader without a position, such as a new pod, writes dead letters for events that reached the broker so long ago, and later."""
 LOG_EVERY_S: Final = 10.0
 """Refused events are logged at most so often; all are counted."""
 
@@ -48,13 +58,18 @@ class StreamFollower:
         store: EventWriter,
         state: StreamState,
         earlier: EventStreamReport | None,
+        letters: DeadLetterWriter | None = None,
     ) -> None:
-        """`state` and `earlier` are the state and the last report of the process before this one, over the same store."""
+        """`state` and `earlier` are the state and the last report of the process before this one, over the same store.
+
+        `letters` writes what is refused to the dead letters, if the stream has some.
+        """
         self._stream = stream
         self._parser = parser
         self._broker = broker
         self._store = store
         self._state = state
+        self._letters = letters
         self._max_messages = count_messages(stream)
         self._caught_up = earlier is not None and earlier.caught_up
         # Without a process before this one there is nothing, and what is older than the ttl is not missing.
@@ -85,6 +100,8 @@ class StreamFollower:
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         finally:
             await self._broker.close_stream()
+            if self._letters is not None:
+                await self._letters.close_target()
 
     def build_report(self, now_s: float) -> EventStreamReport:
         """Return how current the events are."""
@@ -100,6 +117,7 @@ class StreamFollower:
             stored=self._state.stored,
             refused=self._state.refused,
             last_refused=self._state.last_refused,
+            dead_letters=self._report_letters(),
             problem=kind,
             failing_s=max(now_s - self._failing_since_s, 0.0) if problem is not None else 0.0,
             message=problem.message if problem is not None else "",
@@ -124,9 +142,13 @@ class StreamFollower:
         except StreamRestartedError as error:
             await self._begin_anew(str(error))
             origin = await self._broker.open_stream(self._state, since_s)
-        if origin != self._state.origin:
-            after = self._state.model_copy(update={"origin": origin})
+        after = self._state.model_copy(
+            update={"origin": origin, "letters_since_s": self._find_letters_time()}
+        )
+        if after != self._state:
             await self._commit_transaction(EventTransaction({}, after))
+        if self._letters is not None:
+            await self._letters.check_target()
         log.info("stream_opened", source=self._stream.name, positions=self._state.positions)
 
     async def _store_messages(self, read: ReadMessages) -> None:
@@ -137,9 +159,11 @@ class StreamFollower:
                 transaction = await asyncio.to_thread(
                     sort_messages, self._state, part, self._parser, int(now_s * 1000)
                 )
-                await self._commit_transaction(transaction)
+                await self._commit_transaction(await self._write_letters(transaction))
             self._log_refused(refused_before)
         else:
+            if self._letters is not None:
+                await self._letters.check_target()
             await asyncio.to_thread(self._store.confirm_state, self._stream.name)
         self._pending = read.pending
         if read.complete_until_s is not None:
@@ -147,6 +171,39 @@ class StreamFollower:
         if not self._caught_up and now_s - self._current_at_s < CURRENT_WITHIN_S:
             self._caught_up = True
             log.info("stream_caught_up", source=self._stream.name, stored=self._state.stored)
+
+    async def _write_letters(self, transaction: EventTransaction) -> EventTransaction:
+        """Write the dead letters of a transaction, and count them in its state; before it, so that none is lost."""
+        if self._letters is None:
+            return transaction
+        after = transaction.after
+        counts = await self._letters.write_letters(
+            transaction.refused, after.letters_since_s, self._broker.check_stream
+        )
+        sums = DeadLetterCounts(
+            written=after.letters.written + counts.written, failed=after.letters.failed + counts.failed
+        )
+        return replace(transaction, after=after.model_copy(update={"letters": sums}))
+
+    def _find_letters_time(self) -> float:
+        """Return since when events become dead letters; a reader without a position begins shortly before now.
+
+        What is older was refused by readers before it, and would be written again by each new pod.
+        """
+        if self._letters is None or self._state.positions or self._state.letters_since_s:
+            return self._state.letters_since_s
+        return time.time() - REPEATED_S
+
+    def _report_letters(self) -> DeadLetterReport | None:
+        if self._letters is None:
+            return None
+        counts = self._state.letters
+        return DeadLetterReport(
+            written=counts.written,
+            failed=counts.failed,
+            failing_s=self._letters.failing_s,
+            message=self._letters.message,
+        )
 
     async def _commit_transaction(self, transaction: EventTransaction) -> None:
         await asyncio.to_thread(
@@ -158,6 +215,8 @@ class StreamFollower:
             now_ms=int(time.time() * 1000),
         )
         self._state = transaction.after
+        if self._letters is not None:
+            self._letters.confirm_commit()
 
     async def _begin_anew(self, origin: str) -> None:
         """Remove the events of a stream that no longer exists: its successor may hold them again."""

@@ -70,9 +70,7 @@ class KafkaEventBroker:
             consumer.getmany(timeout_ms=int(READ_S * 1000), max_records=MAX_MESSAGES)
         )
         messages = [
-            EventMessage(
-                str(partition.partition), record.offset, record.timestamp / 1000, record.value or b""
-            )
+            _make_message(partition.partition, record)
             for partition, records in records_read.items()
             for record in records
         ]
@@ -102,6 +100,10 @@ class KafkaEventBroker:
         arrivals = [self._arrived_s.get(partition) for partition in behind]
         return None if None in arrivals else min(arrival for arrival in arrivals if arrival is not None)
 
+    async def check_stream(self) -> None:
+        """Ask the cluster for the ends of the partitions."""
+        await self._server.call_in_time(self._consumer.end_offsets(list(self._partitions)))
+
     async def close_stream(self) -> None:
         """Close the connections."""
         clients = [client for client in (self._consumer, self._admin) if client is not None]
@@ -113,7 +115,7 @@ class KafkaEventBroker:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._checked_at_s < CHECK_EVERY_S:
             return
-        await self._server.call_in_time(self._consumer.end_offsets(list(self._partitions)))
+        await self.check_stream()
         if len(await self._list_partitions()) != len(self._partitions):
             raise StreamChangedError(self._order.topic)
         self._checked_at_s = now_s
@@ -140,3 +142,9 @@ class KafkaEventBroker:
         }
         # What the topic no longer retains is lost for us.
         return {partition: max(position, begins[partition]) for partition, position in (stored | new).items()}
+
+
+def _make_message(partition: int, record: Any) -> EventMessage:
+    headers = {str(name): (value or b"").decode(errors="replace") for name, value in record.headers}
+    arrived_s = record.timestamp / 1000
+    return EventMessage(str(partition), record.offset, arrived_s, record.value or b"", headers, record.key)

@@ -142,6 +142,10 @@ class NatsEventBroker:
             time.time() if session.pending == 0 else messages[-1].arrived_s,
         )
 
+    async def check_stream(self) -> None:
+        """Ask the server for the consumer."""
+        await self._call_consumer(self._current_session)
+
     async def close_stream(self) -> None:
         """Close the connection; the server removes the consumer."""
         client, self._client, self._session = self._client, None, None
@@ -150,14 +154,9 @@ class NatsEventBroker:
 
     async def _read_nothing(self, session: _ReadSession) -> ReadMessages:
         """Return the end of the stream, unless the consumer is gone or messages are on their way."""
-        from nats.js.errors import APIError
-
         now_s = asyncio.get_running_loop().time()
         if now_s - session.checked_at_s >= CHECK_EVERY_S:
-            try:
-                consumer = await self._server.call_server(session.subscription.consumer_info())
-            except APIError as error:
-                raise self._server.connection_error(f"the consumer is gone: {error.description}") from error
+            consumer = await self._call_consumer(session)
             session.checked_at_s = now_s
             undelivered = _count_delivered(consumer) - (session.next_delivery - 1)
             session.pending = int(consumer.num_pending or 0) + max(undelivered, 0)
@@ -167,6 +166,15 @@ class NatsEventBroker:
         return ReadMessages(
             pending=session.pending, complete_until_s=time.time() if session.pending == 0 else None
         )
+
+    async def _call_consumer(self, session: _ReadSession) -> "ConsumerInfo":
+        from nats.js.errors import APIError
+
+        try:
+            info: ConsumerInfo = await self._server.call_server(session.subscription.consumer_info())
+        except APIError as error:
+            raise self._server.connection_error(f"the consumer is gone: {error.description}") from error
+        return info
 
     async def _find_stream(self, stream: "JetStreamContext") -> "StreamInfo":
         from nats.js.errors import NotFoundError
@@ -210,4 +218,5 @@ def _count_delivered(consumer: "ConsumerInfo") -> int:
 
 def _make_message(handle: "Msg") -> EventMessage:
     metadata = handle.metadata
-    return EventMessage(PARTITION, int(metadata.sequence.stream), metadata.timestamp.timestamp(), handle.data)
+    position, arrived_s = int(metadata.sequence.stream), metadata.timestamp.timestamp()
+    return EventMessage(PARTITION, position, arrived_s, handle.data, handle.headers or {})

@@ -79,21 +79,25 @@ class EventParser:
                 RefusalReason.IN_THE_FUTURE,
                 f"{self._stream.event_time} is {_format_time(time_ms)}, {ahead_s:.0f} s after the broker got it: at most "
                 f"{MAX_AHEAD_MS // 1000} s are taken; correct the producer's clock",
+                self._stream.event_time,
             )
         if time_ms <= now_ms - self._stream.ttl_ms:
             hint = (
                 "; it looks like seconds, and milliseconds are needed" if 0 < time_ms < SECONDS_BELOW else ""
             )
-            _refuse_event(
+            raise EventRefusedError(
                 RefusalReason.EXPIRED,
                 f"{self._stream.event_time} is {_format_time(time_ms)}, older than the ttl of "
                 f"{self._stream.ttl_ms // 1000} s{hint}",
+                field=self._stream.event_time,
+                is_aged=time_ms > arrived_ms - self._stream.ttl_ms,
             )
         if newest_ms is not None and time_ms < newest_ms - self._stream.lateness_ms:
             _refuse_event(
                 RefusalReason.TOO_LATE,
                 f"{self._stream.event_time} is {_format_time(time_ms)}, {(newest_ms - time_ms) / 1000:.0f} s before the "
                 f"newest event; lateness is {self._stream.lateness_ms / 1000:g} s",
+                self._stream.event_time,
             )
 
     def _parse_document(self, document: Mapping[str, Any]) -> ParsedEvent:
@@ -125,15 +129,15 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _refuse_event(reason: RefusalReason, message: str) -> NoReturn:
-    raise EventRefusedError(reason, message)
+def _refuse_event(reason: RefusalReason, message: str, field: str = "") -> NoReturn:
+    raise EventRefusedError(reason, message, field=field)
 
 
 def _get_field(document: Mapping[str, Any], name: str) -> object:
     value = document.get(name)
     if value is None:
         has = ", ".join(sorted(map(str, document))[:20])
-        _refuse_event(RefusalReason.MISSING_FIELD, f"it has no field {name}; it has {has or 'none'}")
+        _refuse_event(RefusalReason.MISSING_FIELD, f"it has no field {name}; it has {has or 'none'}", name)
     return value
 
 
@@ -188,7 +192,7 @@ def _parse_time(name: str, value: object) -> int:
 def _refuse_type(name: str, value: object, needed: str) -> NoReturn:
     shown = ascii(value)
     cut = f"{shown[:SHOWN_CHARS]}…" if len(shown) > SHOWN_CHARS else shown
-    _refuse_event(RefusalReason.WRONG_TYPE, f"{name} is {cut}; it must be {needed}")
+    _refuse_event(RefusalReason.WRONG_TYPE, f"{name} is {cut}; it must be {needed}", name)
 
 
 def _format_time(time_ms: int) -> str:

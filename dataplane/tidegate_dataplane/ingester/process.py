@@ -15,7 +15,13 @@ from tidegate_dataplane.agent.files import read_first_order
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
 from tidegate_dataplane.agent.stopping import run_until, watch_stop_signals
-from tidegate_dataplane.contract import EventStream, EventStreamReport, FeaturePlan
+from tidegate_dataplane.contract import (
+    DesiredState,
+    EventDeadLetters,
+    EventStream,
+    EventStreamReport,
+    FeaturePlan,
+)
 from tidegate_dataplane.event_store.redis_client import RedisAccess
 from tidegate_dataplane.event_store.redis_store import RedisEventStore
 from tidegate_dataplane.event_store.report import IngesterReport, read_boot_id
@@ -23,6 +29,7 @@ from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.store import EventStore
 from tidegate_dataplane.event_store.writer import EventWriter, StoreError
 from tidegate_dataplane.ingester.broker import EventBroker
+from tidegate_dataplane.ingester.dead_letters import DeadLetterWriter, KafkaDeadLetters, NatsDeadLetters
 from tidegate_dataplane.ingester.follower import StreamFollower
 from tidegate_dataplane.ingester.kafka_broker import KafkaEventBroker
 from tidegate_dataplane.ingester.nats_broker import NatsEventBroker
@@ -38,7 +45,8 @@ log = structlog.get_logger()
 async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str] = os.environ) -> None:
     """Read the streams of the pod's plan until SIGTERM or SIGINT."""
     stop = watch_stop_signals()
-    plan = _read_plan(settings.config_dir)
+    order, plan = _read_order(settings.config_dir)
+    letters = {item.source: item for item in plan.dead_letters}
     store = _open_store(plan, settings)
     if (opened := await _read_beginning(store, plan, stop)) is None:
         return
@@ -52,6 +60,7 @@ async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str
             store,
             states[stream.name],
             earlier.get(stream.name),
+            _make_letters(stream, letters.get(stream.name), order.owner, settings, environment),
         )
         for stream in plan.streams
     ]
@@ -64,11 +73,11 @@ async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str
     )
 
 
-def _read_plan(folder: Path) -> FeaturePlan:
+def _read_order(folder: Path) -> tuple[DesiredState, FeaturePlan]:
     order = read_first_order(folder)
     if order is None or order.plan is None or not order.plan.streams:
         raise SystemExit(f"{folder}/desired.json has no plan with streams")
-    return order.plan
+    return order, order.plan
 
 
 def _open_store(plan: FeaturePlan, settings: IngesterSettings) -> EventWriter:
@@ -110,19 +119,55 @@ def _read_state(store: EventWriter, stream: str) -> StreamState:
 def _make_broker(
     stream: EventStream, settings: IngesterSettings, environment: Mapping[str, str]
 ) -> EventBroker:
-    secret, folder = stream.secret_name, settings.secrets_dir / stream.name
-    name, loopback = f"tidegate {settings.pod_name} {stream.name}", settings.allow_loopback
+    name = f"tidegate {settings.pod_name} {stream.name}"
+    match _make_server(stream, settings, environment):
+        case NatsServer() as nats if stream.nats is not None:
+            return NatsEventBroker(stream.nats, nats, name)
+        case KafkaServer() as kafka:
+            return KafkaEventBroker(kafka.order, kafka, name)
+        case _:
+            raise SystemExit(f"stream {stream.name} names neither NATS nor Kafka")
+
+
+def _make_letters(
+    stream: EventStream,
+    order: EventDeadLetters | None,
+    owner: str,
+    settings: IngesterSettings,
+    environment: Mapping[str, str],
+) -> DeadLetterWriter | None:
+    """Return what writes the dead letters of a stream, over connections of its own; None if it has none."""
+    if order is None:
+        return None
+    name, source = f"tidegate {settings.pod_name} {stream.name} dead", f"{owner}/{stream.name}"
+    match _make_server(stream, settings, environment):
+        case NatsServer() as nats if stream.nats is not None:
+            target = NatsDeadLetters(stream.nats, order.target, nats, name, source)
+        case KafkaServer() as kafka:
+            target = KafkaDeadLetters(kafka.order, order.target, kafka, name, source)
+        case _:
+            return None
+    return DeadLetterWriter(order, target, settings.dead_letter_hold_s)
+
+
+def _make_server(
+    stream: EventStream, settings: IngesterSettings, environment: Mapping[str, str]
+) -> NatsServer | KafkaServer | None:
+    """Return the server of a stream, with the credentials of its Secret."""
+    secret, folder, loopback = (
+        stream.secret_name,
+        settings.secrets_dir / stream.name,
+        settings.allow_loopback,
+    )
 
     def read_secret() -> SecretCredentials:
         return read_named_secret(folder, secret, environment)
 
     if stream.nats is not None:
-        nats = NatsServer(stream.nats.url, secret, read_secret, folder, allow_loopback=loopback)
-        return NatsEventBroker(stream.nats, nats, name)
+        return NatsServer(stream.nats.url, secret, read_secret, folder, allow_loopback=loopback)
     if stream.kafka is not None:
-        kafka = KafkaServer(stream.kafka, read_secret, folder, allow_loopback=loopback)
-        return KafkaEventBroker(stream.kafka, kafka, name)
-    raise SystemExit(f"stream {stream.name} names neither NATS nor Kafka")
+        return KafkaServer(stream.kafka, read_secret, folder, allow_loopback=loopback)
+    return None
 
 
 async def _write_reports(

@@ -65,5 +65,5 @@ class ProtobufDecoder:
             name = self._numbers.get(unknown.field_number)
             if name is not None:
                 reason = f"{name} has another type there than declared: field {unknown.field_number} has wire type {unknown.wire_type}"
-                raise EventRefusedError(RefusalReason.WRONG_TYPE, reason)
+                raise EventRefusedError(RefusalReason.WRONG_TYPE, reason, field=name)
         return {name: getattr(message, field) for field, name in self._names.items()}

@@ -35,6 +35,11 @@ class IngesterSettings(BaseModel):
     sweep_s: float = Field(
         default=60.0, gt=0, description="seconds between two searches for keys whose events have all expired"
     )
+    dead_letter_hold_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="seconds for which a stream waits for dead letters that their target does not take",
+    )
     watch_s: float = Field(
         default=0.2, gt=0, description="seconds between two looks at the process that reads"
     )

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidegate_dataplane.contract import EventStream, RefusedEvent
+from tidegate_dataplane.contract import EventStream, RefusalReason, RefusedEvent
 from tidegate_dataplane.event_store.rows import count_row_bytes
 from tidegate_dataplane.event_store.state import StreamState
-from tidegate_dataplane.ingester.broker import ReadMessages
+from tidegate_dataplane.ingester.broker import EventMessage, ReadMessages
 from tidegate_dataplane.ingester.parse import EventParser
 from tidegate_dataplane.ingester.refusal import EventRefusedError
 
@@ -16,11 +16,23 @@ MAX_TRANSACTION_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedMessage:
+    """A message that is not stored, and why; `is_aged` and `field` are those of EventRefusedError."""
+
+    message: EventMessage
+    reason: RefusalReason
+    text: str
+    field: str
+    is_aged: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EventTransaction:
-    """Rows by key, and the state after them."""
+    """Rows by key, the state after them, and the messages that are not among them."""
 
     events: Mapping[bytes, Sequence[bytes]]
     after: StreamState
+    refused: Sequence[RefusedMessage] = ()
 
 
 def count_messages(stream: EventStream) -> int:
@@ -43,7 +55,7 @@ def sort_messages(
 ) -> EventTransaction:
     """Return what the messages add to `state`; a message before the state's position is there already."""
     events: dict[bytes, list[bytes]] = {}
-    last_refused = state.last_refused
+    refused: list[RefusedMessage] = []
     newest = dict(state.newest_ms)
     reasons = dict(state.refused)
     stored = state.stored
@@ -58,12 +70,7 @@ def sort_messages(
             parser.check_time(event.time_ms, before, arrived_ms=arrived_ms, now_ms=now_ms)
         except EventRefusedError as error:
             reasons[error.reason] = reasons.get(error.reason, 0) + 1
-            last_refused = RefusedEvent(
-                partition=message.partition,
-                position=message.position,
-                reason=error.reason,
-                message=error.message,
-            )
+            refused.append(RefusedMessage(message, error.reason, error.message, error.field, error.is_aged))
             continue
         stored += 1
         # A clock that is ahead must not make the events of others late.
@@ -73,12 +80,22 @@ def sort_messages(
     positions = {**state.positions}
     for partition, position in read.next_positions.items():
         positions[partition] = max(position, positions.get(partition, 0))
-    after = StreamState(
-        origin=state.origin,
-        positions=positions,
-        newest_ms=newest,
-        stored=stored,
-        refused=reasons,
-        last_refused=last_refused,
+    after = state.model_copy(
+        update={
+            "positions": positions,
+            "newest_ms": newest,
+            "stored": stored,
+            "refused": reasons,
+            "last_refused": _describe_refusal(refused[-1]) if refused else state.last_refused,
+        }
     )
-    return EventTransaction(events, after)
+    return EventTransaction(events, after, refused)
+
+
+def _describe_refusal(refused: RefusedMessage) -> RefusedEvent:
+    return RefusedEvent(
+        partition=refused.message.partition,
+        position=refused.message.position,
+        reason=refused.reason,
+        message=refused.text,
+    )
