@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from tidegate.api.fields import ObjectName
+from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel
 from tidegate.api.sample_log import HOST_PATTERN, PORT_PATTERN, NatsUrl, SubjectName
 from tidegate.api.schema import ListSet, ValidationRule, ValidationRules, must_match, must_not_match
@@ -52,6 +53,28 @@ class BrokerSubject(ApiModel):
             "tls.crt and tls.key for TLS. No other key is read. Mounted in the object's pods. Absent: no credentials."
         ),
     ] = None
+
+
+class DeadLetters(ApiModel):
+    """Where messages go that cannot be used, on the stream's own broker: they are published with the reason in their headers."""
+
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one("subject", "topic"),)
+
+    subject: Annotated[
+        SubjectName | None,
+        Field(
+            description="For a stream of NATS: a subject on the same server; one of your streams must store it."
+        ),
+    ] = None
+    topic: Annotated[
+        TopicName | None,
+        Field(description="For a topic of Kafka: a topic of the same cluster; it must exist."),
+    ] = None
+
+    @property
+    def target(self) -> str:
+        """Return the subject or the topic."""
+        return self.subject or self.topic or ""
 
 
 class BrokerTopic(ApiModel):

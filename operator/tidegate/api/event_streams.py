@@ -7,13 +7,13 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from tidegate.api.brokers import BrokerSubject, BrokerTopic, MessageFieldName
+from tidegate.api.brokers import BrokerSubject, BrokerTopic, DeadLetters, MessageFieldName
 from tidegate.api.durations import parse_duration
 from tidegate.api.fields import DurationText, Identifier, duration_between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel
-from tidegate.api.schema import ListMap, ValidationRule
-from tidegate_dataplane.contract import EventFieldType
+from tidegate.api.schema import ListMap, ListSet, ValidationRule
+from tidegate_dataplane.contract import EventFieldType, RefusalReason
 
 MAX_EVENTS: Final = 4096
 _MAX_FIELDS: Final = 32
@@ -49,6 +49,20 @@ class ProtobufEncoding(ApiModel):
     ]
 
 
+class EventDeadLetters(DeadLetters):
+    """Where refused events go, on the stream's own broker: they are published with the reason in their headers."""
+
+    reasons: Annotated[
+        tuple[RefusalReason, ...],
+        Field(
+            min_length=1,
+            max_length=len(RefusalReason),
+            description=f"Reasons for which a refused event is published: {', '.join(RefusalReason)}. Absent: all but TooLate.",
+        ),
+        ListSet(),
+    ] = tuple(reason for reason in RefusalReason if reason is not RefusalReason.TOO_LATE)
+
+
 class SourceStream(ApiModel):
     """A stream of events with the entity's key: JSON or Protobuf. Every replica reads it; with store.redis, one ingester."""
 
@@ -59,6 +73,22 @@ class SourceStream(ApiModel):
             message="lateness must not be longer than ttl",
             check=lambda stream: parse_duration(stream.lateness) <= parse_duration(stream.ttl),
             field="lateness",
+        ),
+        ValidationRule(
+            cel="!has(self.deadLetters) || has(self.kafka) == has(self.deadLetters.topic)",
+            message="deadLetters goes to the stream's own broker: give subject with nats, topic with kafka",
+            check=lambda stream: (
+                stream.dead_letters is None or (stream.kafka is None) == (stream.dead_letters.topic is None)
+            ),
+            field="deadLetters",
+        ),
+        ValidationRule(
+            cel="!has(self.deadLetters) || !(has(self.nats) && has(self.deadLetters.subject) "
+            "&& self.deadLetters.subject == self.nats.subject || has(self.kafka) && has(self.deadLetters.topic) "
+            "&& self.deadLetters.topic == self.kafka.topic)",
+            message="deadLetters must be another subject or topic than the stream's, or dead letters would be read as events",
+            check=lambda stream: not stream.reads_dead_letters,
+            field="deadLetters",
         ),
     )
 
@@ -104,6 +134,24 @@ class SourceStream(ApiModel):
             "it bounds the storage and memory for a key.",
         ),
     ] = 256
+
+    dead_letters: Annotated[
+        EventDeadLetters | None,
+        Field(
+            description="Where refused events go, with the reason in their headers. Absent: they are counted, and remain in the "
+            "stream alone."
+        ),
+    ] = None
+
+    @property
+    def reads_dead_letters(self) -> bool:
+        """Return whether the dead letters go to the subject or topic that is read."""
+        if self.dead_letters is None:
+            return False
+        source = (
+            self.nats.subject if self.nats is not None else self.kafka.topic if self.kafka is not None else ""
+        )
+        return self.dead_letters.target == source
 
     @property
     def broker_address(self) -> str:

@@ -376,6 +376,22 @@ class SourceWatermark(StatusModel):
             description="Number of events that the replica with the most has refused, rounded down to one digit.",
         ),
     ] = 0
+    dead_letters: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="Number of refused events that the replica with the most has written to the dead letters, rounded down "
+            "to one digit; absent without deadLetters.",
+        ),
+    ] = None
+    failed_dead_letters: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="Number of refused events that the dead letters did not take, in the replica with the most, rounded "
+            "down to one digit; absent without deadLetters.",
+        ),
+    ] = None
 
 
 class LoadedTable(StatusModel):

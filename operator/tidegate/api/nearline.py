@@ -6,11 +6,18 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from tidegate.api.brokers import BrokerSubject, BrokerTopic, MessageFieldName, StreamName, TopicName
+from tidegate.api.brokers import (
+    BrokerSubject,
+    BrokerTopic,
+    DeadLetters,
+    MessageFieldName,
+    StreamName,
+    TopicName,
+)
 from tidegate.api.fields import DurationText, ObjectName, SharedName, duration_between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel
-from tidegate.api.sample_log import NatsUrl, SubjectName
+from tidegate.api.sample_log import NatsUrl
 from tidegate.api.schema import ValidationRule
 
 
@@ -125,22 +132,6 @@ class ProduceSpec(ApiModel):
     """Where results go: each is stored before its message is acknowledged."""
 
     store: Annotated[ResultStore, Field(description=ResultStore.__doc__)]
-
-
-class DeadLetters(ApiModel):
-    """Where messages go that cannot be answered: they are published with the reason in their headers."""
-
-    RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one("subject", "topic"),)
-
-    subject: Annotated[
-        SubjectName | None,
-        Field(
-            description="With consume.nats: a subject on the same server; one of your streams must store it."
-        ),
-    ] = None
-    topic: Annotated[
-        TopicName | None, Field(description="With consume.kafka: a topic of the same cluster; it must exist.")
-    ] = None
 
 
 class NearlineSpec(ApiModel):

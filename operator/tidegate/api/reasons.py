@@ -114,6 +114,7 @@ class Reason(StrEnum):
     EVENTS_CURRENT = "EventsCurrent"
     EVENTS_BEHIND = "EventsBehind"
     EVENTS_UNKNOWN = "EventsUnknown"
+    DEAD_LETTERS_FAILING = "DeadLettersFailing"
     # FeatureCompute: tables with refresh
     TABLES_CURRENT = "TablesCurrent"
     TABLE_REFUSED = "TableRefused"

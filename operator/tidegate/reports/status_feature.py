@@ -20,12 +20,20 @@ class WatermarkReport(ApiModel):
     lag_s: int
     """An upper bound in steps, from 1 to 86,400; 604,800 stands for anything longer."""
     refused_events: int
-    """Rounded down to one digit."""
+    """Rounded down to one digit, as the dead letters."""
+    dead_letters: int | None = None
+    """Absent without spec.sources[].stream.deadLetters."""
+    failed_dead_letters: int | None = None
 
     def format_line(self) -> str:
-        """Return the lag, and the refused events if there are any."""
-        refused = f", {self.refused_events:,} or more events refused" if self.refused_events else ""
-        return f"{self.source} lags by {format_lag(self.lag_s)}{refused}"
+        """Return the lag, and the refused events and the dead letters if there are any."""
+        counts = (
+            (self.refused_events, "events refused"),
+            (self.dead_letters, "dead letters written"),
+            (self.failed_dead_letters, "dead letters failed"),
+        )
+        texts = [f", {count:,} or more {what}" for count, what in counts if count]
+        return f"{self.source} lags by {format_lag(self.lag_s)}{''.join(texts)}"
 
 
 class TableStatusReport(ApiModel):
@@ -95,7 +103,13 @@ def report_features(features: FeatureCompute, related: RelatedObjects) -> Featur
         existing=status.replicas,
         ready=status.ready_replicas,
         watermarks=tuple(
-            WatermarkReport(source=item.source, lag_s=item.lag_seconds, refused_events=item.refused_events)
+            WatermarkReport(
+                source=item.source,
+                lag_s=item.lag_seconds,
+                refused_events=item.refused_events,
+                dead_letters=item.dead_letters,
+                failed_dead_letters=item.failed_dead_letters,
+            )
             for item in status.watermarks
         ),
         tables=tuple(

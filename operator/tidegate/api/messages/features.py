@@ -89,4 +89,12 @@ MESSAGES: Final = {
         "The pods of spec.backfill compute the features of its rows, or are starting.",
         "Wait.",
     ),
+    Reason.DEAD_LETTERS_FAILING: CatalogueMessage(
+        "TG3014",
+        MessageLevel.WARNING,
+        "The events are current, but the subject or topic of deadLetters does not take those that are refused. After 30 s they "
+        "are counted and not written, and the others are stored.",
+        "Make the subject's stream or the topic, give the user the permission, or make room; the message has the broker's own "
+        "error. Then letters are written again; the stream still has the events before, as long as it retains them.",
+    ),
 }

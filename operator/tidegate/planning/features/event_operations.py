@@ -60,6 +60,14 @@ def make_event_stream(source: FeatureSource, key: str, path: str) -> contract.Ev
     )
 
 
+def make_dead_letters(source: FeatureSource) -> contract.EventDeadLetters | None:
+    """Return where the refused events of a source go; None if they go nowhere."""
+    letters = source.stream.dead_letters if source.stream is not None else None
+    if letters is None:
+        return None
+    return contract.EventDeadLetters(source=source.name, target=letters.target, reasons=letters.reasons)
+
+
 def _number_fields(stream: SourceStream, key: str, path: str) -> dict[str, int] | None:
     """Return the number of each field in Protobuf; None for JSON."""
     if stream.protobuf is None:

@@ -17,7 +17,11 @@ from tidegate.api.feature_operations import (
     ValueType,
 )
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.features.event_operations import compile_event_operation, make_event_stream
+from tidegate.planning.features.event_operations import (
+    compile_event_operation,
+    make_dead_letters,
+    make_event_stream,
+)
 from tidegate.planning.features.field_scope import REQUEST_DTYPES, FieldScope, make_output
 from tidegate_dataplane import contract
 
@@ -63,6 +67,9 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
         entities=entities,
         tables=tuple(table for source in sources if (table := _make_table(source)) is not None),
         streams=(streams := _make_streams(spec, sources)),
+        dead_letters=tuple(
+            letters for source in sources if (letters := make_dead_letters(source)) is not None
+        ),
         store=_make_store(features) if streams else None,
         request=request,
         features=tuple(compiled),

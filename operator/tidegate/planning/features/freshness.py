@@ -13,7 +13,7 @@ from tidegate.planning.features.table_freshness import find_table_problem, list_
 from tidegate.planning.inference.reported_problems import judge_reports
 from tidegate.planning.inference.serving_status import Verdict, make_condition
 from tidegate.planning.inference.swap_failures import ObservedReplica
-from tidegate_dataplane.contract import EventStreamReport, StreamProblem
+from tidegate_dataplane.contract import DeadLetterReport, EventStreamReport, StreamProblem
 
 FRESHNESS_REQUEUE: Final = timedelta(seconds=15)
 """Nothing wakes the reconciler when events become old, or when a broker does not answer."""
@@ -75,7 +75,7 @@ def make_fresh_condition(readings: SourceReadings, generation: int) -> Condition
             ConditionType.FRESH, ConditionStatus.UNKNOWN, Reason.SOURCES_LOADING, message, generation
         )
     healthy = _CURRENT if readings.sources else _TABLES_CURRENT
-    verdict = problem or _find_lag(readings) or healthy
+    verdict = problem or _find_lag(readings) or _find_failing_letters(readings) or healthy
     return make_condition(ConditionType.FRESH, verdict, generation)
 
 
@@ -98,6 +98,8 @@ def make_watermarks(readings: SourceReadings) -> tuple[SourceWatermark, ...]:
             source=source,
             lag_seconds=_round_lag(max(report.lag_s for report in reports)),
             refused_events=_round_down(max(sum(report.refused.values()) for report in reports), digits=1),
+            dead_letters=_round_largest(letters.written for letters in _list_letters(reports)),
+            failed_dead_letters=_round_largest(letters.failed for letters in _list_letters(reports)),
         )
         for source in readings.sources
         if (reports := readings.list_serving_reports(source))
@@ -161,6 +163,32 @@ def _find_lag(readings: SourceReadings) -> Verdict | None:
                 False, Reason.EVENTS_BEHIND, f"{message}, with about {pending:,} events pending{cause}"
             )
     return None
+
+
+def _find_failing_letters(readings: SourceReadings) -> Verdict | None:
+    """Return the first source whose dead letters a pod has not been able to write for a while, with the broker's own text.
+
+    The events are current all the same, so the condition holds.
+    """
+    for source in readings.sources:
+        reports = readings.list_judged_reports(source)
+        failing = [letters for letters in _list_letters(reports) if letters.failing_s > _TOLERATED_PROBLEM_S]
+        if failing:
+            failed = _round_down(max(letters.failed for letters in failing), digits=1)
+            count = f"{failed:,} or more refused events are not in them" if failed else "none was refused yet"
+            message = f"source {source}: its dead letters cannot be written, {count}: {failing[0].message}"
+            return Verdict(True, Reason.DEAD_LETTERS_FAILING, message)
+    return None
+
+
+def _list_letters(reports: Iterable[EventStreamReport]) -> list[DeadLetterReport]:
+    return [report.dead_letters for report in reports if report.dead_letters is not None]
+
+
+def _round_largest(counts: Iterable[int]) -> int | None:
+    """Return the largest count, rounded down to one digit; None of none."""
+    largest = max(counts, default=None)
+    return None if largest is None else _round_down(largest, digits=1)
 
 
 def _describe_progress(report: EventStreamReport) -> str:
