@@ -185,9 +185,10 @@ def test_clicks_are_in_the_next_answers_whoever_is_killed(space: Space) -> None:
 
 
 @pytest.mark.produces(Reason.STREAM_REFUSED)
-def test_a_stream_that_does_not_exist_is_named_until_it_does(space: Space) -> None:
+@pytest.mark.produces(Reason.DEAD_LETTERS_FAILING)
+def test_a_stream_and_then_dead_letters_that_do_not_exist_are_named_until_they_do(space: Space) -> None:
     with a_broker(space) as (url, work):
-        space.apply("FeatureCompute", "live", _spec(url))
+        space.apply("FeatureCompute", "live", _spec(url, deadLetters={"subject": "dead.clicks"}))
         wait_until(
             lambda: space.condition("featurecompute", "live", "Fresh").get("reason") == Reason.STREAM_REFUSED,
             "Fresh names the missing stream",
@@ -198,6 +199,25 @@ def test_a_stream_that_does_not_exist_is_named_until_it_does(space: Space) -> No
 
         work.nats.make_stream(STREAM, SUBJECT)
         space.ready("featurecompute/live")
+        wait_until(
+            lambda: (
+                space.condition("featurecompute", "live", "Fresh").get("reason")
+                == Reason.DEAD_LETTERS_FAILING
+            ),
+            "Fresh names the missing target",
+            evidence=lambda: space.status("featurecompute", "live"),
+        )
+        condition = space.condition("featurecompute", "live", "Fresh")
+        assert condition["status"] == "True"
+        assert "no stream takes the subject dead.clicks" in condition["message"]
+
+        work.nats.make_stream("DEAD", "dead.clicks")
+        _publish(work.nats, [{"user_id": USER, "ts": "yesterday"}])
+        wait_until(
+            lambda: space.status("featurecompute", "live")["watermarks"][0].get("deadLetters") == 1,
+            "the refused event is a dead letter",
+            evidence=lambda: space.status("featurecompute", "live"),
+        )
 
 
 def test_a_redis_that_is_away_is_named_and_its_ingester_waits_and_goes_with_the_store(space: Space) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate_dataplane.agent.metrics import AgentMetrics
-from tidegate_dataplane.contract import EventStreamReport, RefusalReason
+from tidegate_dataplane.contract import DeadLetterReport, EventStreamReport, RefusalReason
 
 
 def shown(metrics: AgentMetrics) -> tuple[float | None, float | None]:
@@ -62,3 +62,17 @@ def test_a_stream_that_begins_anew_adds_its_events() -> None:
 
     assert counted(metrics, "stored_total") == 13
     assert counted(metrics, "refused_total", reason="TooLate") == 5
+
+
+def test_dead_letters_are_counted_by_what_reports_add_and_only_where_there_are_some() -> None:
+    metrics = AgentMetrics()
+    metrics.set_events([clicks(10)])
+    assert counted(metrics, "dead_letters_total") is None
+
+    for written, failed in ((0, 0), (3, 1), (5, 1)):
+        letters = DeadLetterReport(written=written, failed=failed)
+        metrics.set_events([clicks(10).model_copy(update={"dead_letters": letters})])
+    metrics.set_events([])
+
+    assert counted(metrics, "dead_letters_total") == 5
+    assert counted(metrics, "dead_letters_failed_total") == 1

@@ -11,10 +11,17 @@ from builders.feature_pods import NOW, plan_for_reports
 from builders.live_features import live_features_spec
 from builders.pods import a_report
 from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.reasons import Reason
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.reports.status import RelatedObjects
 from tidegate.reports.status_feature import report_features
-from tidegate_dataplane.contract import AgentReport, EventStreamReport, RefusalReason, StreamProblem
+from tidegate_dataplane.contract import (
+    AgentReport,
+    DeadLetterReport,
+    EventStreamReport,
+    RefusalReason,
+    StreamProblem,
+)
 
 LIVE = a_feature_compute(**live_features_spec(replicas=2))
 
@@ -149,3 +156,31 @@ def test_status_has_a_line_for_each_stream() -> None:
     assert "  events      clicks lags by at most 5s, 30 or more events refused" in report.summary_lines(
         wide=False
     )
+
+
+@pytest.mark.produces(Reason.DEAD_LETTERS_FAILING)
+def test_dead_letters_that_fail_are_named_and_the_events_are_fresh_all_the_same() -> None:
+    letters = DeadLetterReport(
+        written=20, failed=1_234, failing_s=60, message="no stream takes the subject dead.clicks"
+    )
+    plan = plan_of(reading(), reading(dead_letters=letters))
+
+    assert condition_of(plan) == (
+        "True",
+        "DeadLettersFailing",
+        "source clicks: its dead letters cannot be written, 1,000 or more refused events are not in them: "
+        "no stream takes the subject dead.clicks",
+    )
+    assert [(event.reason, event.message) for event in plan.events] == [
+        ("DeadLettersFailing", condition_of(plan)[2])
+    ]
+    (mark,) = plan.status["watermarks"]
+    assert (mark["deadLetters"], mark["failedDeadLetters"]) == (20, 1_000)
+
+
+def test_dead_letters_that_just_failed_or_are_written_change_no_condition() -> None:
+    brief = DeadLetterReport(failing_s=14, message="it is away")
+    plan = plan_of(reading(dead_letters=brief), reading(dead_letters=DeadLetterReport(written=3)))
+
+    assert condition_of(plan)[1] == "EventsCurrent"
+    assert plan.status["watermarks"][0]["failedDeadLetters"] == 0

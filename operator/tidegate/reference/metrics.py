@@ -111,7 +111,8 @@ METRIC_SECTIONS: Final = (
         (exported.EVENTS,),
         part="Event streams",
         before="Of the pods of a FeatureCompute that reads streams, for each source.",
-        after="Why events are [refused](../how-to/live-features.md#refused-events).",
+        after="Why events are [refused](../how-to/live-features.md#refused-events), and how they become "
+        "[dead letters](../how-to/live-features.md#dead-letters); only streams that have some have these two series.",
     ),
     MetricSection(
         "Agents",

@@ -249,7 +249,7 @@ def _list_events(
     return _list_failures(previous, current) + make_transition_events(
         ConditionType.FRESH,
         Reason.EVENTS_CURRENT if plan.streams else Reason.TABLES_CURRENT,
-        (*StreamProblem, *TableProblem),
+        (*StreamProblem, *TableProblem, Reason.DEAD_LETTERS_FAILING),
         previous.conditions,
         current.conditions,
     )
