@@ -30,6 +30,8 @@ PING_EVERY_S = 5
 """A server that ends silently is detected after three missed pings."""
 LARGER_THAN_STREAM_TAKES = 10054
 """JetStream's err_code for a message above the stream's max_msg_size."""
+STREAM_FULL = 10077
+"""JetStream's err_code for a stream that is full and discards new messages; it comes with the status of a server without JetStream."""
 TOKEN, USERNAME, PASSWORD = "nats-token", "nats-username", "nats-password"
 """Key names that no other Secret has: otherwise an author of an Inference could send any Secret of the namespace to a host
 of their own."""
@@ -125,6 +127,8 @@ class NatsServer:
             async with asyncio.timeout(CALL_TIMEOUT_S + 1):
                 return await call
         except ServiceUnavailableError as error:
+            if error.err_code == STREAM_FULL:
+                raise self.refusal_error(str(error.description)) from error
             raise self.connection_error("JetStream is not available there") from error
         except (APIError, NoStreamResponseError):
             raise
