@@ -57,6 +57,9 @@ class ScriptedBroker:
             raise step
         return step
 
+    async def check_stream(self) -> None:
+        pass
+
     async def close_stream(self) -> None:
         pass
 

@@ -29,7 +29,12 @@ from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.store import EventStore
 from tidegate_dataplane.event_store.writer import EventWriter, StoreError
 from tidegate_dataplane.ingester.broker import EventBroker
-from tidegate_dataplane.ingester.dead_letters import DeadLetterWriter, KafkaDeadLetters, NatsDeadLetters
+from tidegate_dataplane.ingester.dead_letters import (
+    DeadLetterTarget,
+    DeadLetterWriter,
+    KafkaDeadLetters,
+    NatsDeadLetters,
+)
 from tidegate_dataplane.ingester.follower import StreamFollower
 from tidegate_dataplane.ingester.kafka_broker import KafkaEventBroker
 from tidegate_dataplane.ingester.nats_broker import NatsEventBroker
@@ -140,6 +145,7 @@ def _make_letters(
     if order is None:
         return None
     name, source = f"tidegate {settings.pod_name} {stream.name} dead", f"{owner}/{stream.name}"
+    target: DeadLetterTarget
     match _make_server(stream, settings, environment):
         case NatsServer() as nats if stream.nats is not None:
             target = NatsDeadLetters(stream.nats, order.target, nats, name, source)

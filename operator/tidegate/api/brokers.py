@@ -72,7 +72,7 @@ class DeadLetters(ApiModel):
     ] = None
 
     @property
-    def target(self) -> str:
+    def target_name(self) -> str:
         """Return the subject or the topic."""
         return self.subject or self.topic or ""
 

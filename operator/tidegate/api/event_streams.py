@@ -151,7 +151,7 @@ class SourceStream(ApiModel):
         source = (
             self.nats.subject if self.nats is not None else self.kafka.topic if self.kafka is not None else ""
         )
-        return self.dead_letters.target == source
+        return self.dead_letters.target_name == source
 
     @property
     def broker_address(self) -> str:

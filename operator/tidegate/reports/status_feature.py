@@ -32,7 +32,7 @@ class WatermarkReport(ApiModel):
             (self.dead_letters, "dead letters written"),
             (self.failed_dead_letters, "dead letters failed"),
         )
-        texts = [f", {count:,} or more {what}" for count, what in counts if count]
+        texts = [f", {count:,} or more {events}" for count, events in counts if count]
         return f"{self.source} lags by {format_lag(self.lag_s)}{''.join(texts)}"
 
 

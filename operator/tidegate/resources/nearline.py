@@ -42,7 +42,7 @@ def make_stream_order(inference: Inference) -> StreamOrder | None:
         deadline_field=(deadline.field or "") if deadline is not None else "",
         bucket=bucket.bucket,
         ttl_s=parse_duration(bucket.ttl) / timedelta(seconds=1),
-        dead_letters=nearline.dead_letters.target,
+        dead_letters=nearline.dead_letters.target_name,
         max_deliveries=nearline.max_deliveries,
     )
 

@@ -65,7 +65,7 @@ def make_dead_letters(source: FeatureSource) -> contract.EventDeadLetters | None
     letters = source.stream.dead_letters if source.stream is not None else None
     if letters is None:
         return None
-    return contract.EventDeadLetters(source=source.name, target=letters.target, reasons=letters.reasons)
+    return contract.EventDeadLetters(source=source.name, target=letters.target_name, reasons=letters.reasons)
 
 
 def _number_fields(stream: SourceStream, key: str, path: str) -> dict[str, int] | None:
