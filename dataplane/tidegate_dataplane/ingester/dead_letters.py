@@ -88,9 +88,13 @@ class DeadLetterWriter:
         """Return for how long."""
         return _now_s() - self._failing_since_s if self._problem is not None else 0.0
 
-    async def check_target(self) -> None:
-        """Open the target if it is not open, so that its problems are known before the first letter."""
-        if self._is_open or (self._problem is not None and _now_s() < self._retry_at_s):
+    async def check_target(self, *, is_busy: bool) -> None:
+        """Open the target if it is not open, so that its problems are known before the first letter.
+
+        With `is_busy`, events are waiting: the target is looked at less often.
+        """
+        retry_at_s = self._retry_at_s + (RETRY_EVERY_S - OPEN_EVERY_S if is_busy else 0.0)
+        if self._is_open or (self._problem is not None and _now_s() < retry_at_s):
             return
         with contextlib.suppress(BrokerError):
             await self._open_target()

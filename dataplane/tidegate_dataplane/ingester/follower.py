@@ -148,11 +148,13 @@ class StreamFollower:
         if after != self._state:
             await self._commit_transaction(EventTransaction({}, after))
         if self._letters is not None:
-            await self._letters.check_target()
+            await self._letters.check_target(is_busy=False)
         log.info("stream_opened", source=self._stream.name, positions=self._state.positions)
 
     async def _store_messages(self, read: ReadMessages) -> None:
         now_s = time.time()
+        if self._letters is not None:
+            await self._letters.check_target(is_busy=bool(read.messages))
         if read.messages:
             refused_before = self._state.refused_count
             for part in divide_messages(read, self._max_messages):
@@ -162,8 +164,6 @@ class StreamFollower:
                 await self._commit_transaction(await self._write_letters(transaction))
             self._log_refused(refused_before)
         else:
-            if self._letters is not None:
-                await self._letters.check_target()
             await asyncio.to_thread(self._store.confirm_state, self._stream.name)
         self._pending = read.pending
         if read.complete_until_s is not None:
