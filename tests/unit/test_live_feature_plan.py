@@ -10,6 +10,7 @@ from builders.feature_compute import a_feature_compute
 from builders.live_features import live_features_spec, stream_source
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.resources.feature_compute import hash_features_source
 from tidegate_dataplane import contract
 from tidegate_dataplane.contract import FeaturePlan, FieldRef, ValueOrigin
 
@@ -389,6 +390,24 @@ def test_a_name_of_two_tensors_or_of_the_time_is_refused(spec: dict[str, Any], p
     with pytest.raises(InvalidSpecError, match="choose another name") as caught:
         plan_of(*features, **{**spec, "request": request})
     assert caught.value.path == path
+
+
+def test_dead_letters_are_in_the_plan_and_replace_pods_and_are_not_in_its_hash() -> None:
+    idle = named(timeSince={"source": "clicks"})
+    spec = live_features_spec(
+        sources=[stream_source(deadLetters={"subject": "dead.clicks"})], features=[idle]
+    )
+    features = a_feature_compute(**spec)
+    plan, without = compile_plan(features), plan_of(idle, sources=[stream_source()])
+
+    reasons = tuple(reason for reason in contract.RefusalReason if reason != "TooLate")
+    assert plan.dead_letters == (
+        contract.EventDeadLetters(source="clicks", target="dead.clicks", reasons=reasons),
+    )
+    assert plan.hash == without.hash
+    assert without.dead_letters == ()
+    assert "deadLetters" not in without.to_json()
+    assert hash_features_source(features, plan) != hash_features_source(features, without)
 
 
 def test_a_redis_is_in_the_plan_and_not_in_its_hash() -> None:
