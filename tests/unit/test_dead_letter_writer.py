@@ -124,6 +124,13 @@ async def test_a_letter_that_crashes_the_client_is_counted_and_holds_nothing_up(
     assert writer.message == "a dead letter cannot be sent: KeyError"
 
 
+async def test_a_target_that_crashes_the_client_is_named_and_holds_nothing_up() -> None:
+    writer = DeadLetterWriter(ORDER, ScriptedTarget(openings=[KeyError("x")] * 2), hold_s=0)
+    await writer.check_target(is_busy=False)
+    assert "opening the dead letters fails with KeyError" in writer.message
+    assert await writer.write_letters([refused(1)], 0, stream_answers) == DeadLetterCounts(failed=1)
+
+
 def test_the_forms_of_a_letter_lose_the_senders_headers_first_and_then_halves_of_the_body() -> None:
     content = LetterContent(b"x" * 3_000, {"trace": "t"}, {"Tidegate-Reason": "Malformed"})
     forms = [(len(form.body), sorted(form.headers)) for form in list_forms(content, can_cut=True)]

@@ -174,7 +174,7 @@ class DeadLetterWriter:
     async def _open_target(self) -> None:
         await self._target.close_target()
         try:
-            await self._target.open_target()
+            await self._open_session()
         except BrokerError as error:
             self._record_problem(error, OPEN_EVERY_S)
             self._is_missing = True
@@ -183,6 +183,16 @@ class DeadLetterWriter:
         if self._is_missing:  # else it was there before and took no letter
             self._is_missing = False
             self._clear_problem()
+
+    async def _open_session(self) -> None:
+        try:
+            await self._target.open_target()
+        except BrokerError:
+            raise
+        except Exception as error:  # the stream is read all the same
+            log.exception("dead_letters_crashed", source=self._source)
+            message = f"opening the dead letters fails with {type(error).__name__}: report it, with the log of container ingester"
+            raise BrokerError(message, refused=True) from error
 
     def _is_letter(self, item: RefusedMessage, since_s: float) -> bool:
         return item.reason in self._reasons and not item.is_aged and item.message.arrived_s >= since_s
