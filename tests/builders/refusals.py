@@ -1314,7 +1314,7 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     ),
     _stream(
         "dead-reason-twice",
-        ".deadLetters.reasons[1]",
+        ".deadLetters.reasons",
         "Duplicate value",
         deadLetters={"subject": "dead", "reasons": ["TooLate", "TooLate"]},
     ),
