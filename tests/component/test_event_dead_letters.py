@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +134,7 @@ class KafkaWithLetters:
         return clicks(nats=None, kafka=KafkaOrder(servers=(self.server.server,), topic=self.topic))
 
     def make_target(self, max_bytes: int = 1 << 20) -> None:
-        self.server.make_topic(self.target, **{"max.message.bytes": str(max_bytes)})
+        self.server.make_topic(self.target, 1, **{"max.message.bytes": str(max_bytes)})
 
     def publish(self, messages: Sequence[bytes], headers: Mapping[str, str] = {}) -> None:
         self.server.publish(self.topic, messages, headers, key=b"user-1")
@@ -154,7 +154,7 @@ class KafkaWithLetters:
 
 
 @contextmanager
-def _on_nats(folder: Path, request: pytest.FixtureRequest) -> Iterator[NatsWithLetters]:
+def _on_nats(folder: Path, request: pytest.FixtureRequest) -> Generator[NatsWithLetters]:
     del request
     with a_nats(folder / "nats") as server:
         server.make_stream("CLICKS", "clicks")
@@ -162,7 +162,7 @@ def _on_nats(folder: Path, request: pytest.FixtureRequest) -> Iterator[NatsWithL
 
 
 @contextmanager
-def _on_kafka(folder: Path, request: pytest.FixtureRequest) -> Iterator[KafkaWithLetters]:
+def _on_kafka(folder: Path, request: pytest.FixtureRequest) -> Generator[KafkaWithLetters]:
     server: RunningKafka = request.getfixturevalue("kafka")
     topic = f"clicks-{folder.name}"
     server.make_topic(topic, 2)
