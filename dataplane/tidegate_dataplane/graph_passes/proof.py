@@ -18,8 +18,9 @@ from tidegate_dataplane.graph_passes.samples import Request
 
 MIN_RUNS: Final = 7
 RUN_SECONDS: Final = 0.2
+"""Processor time for the measurement of one request on one graph."""
 MAX_WAITING: Final = 10
-"""Time on the wall for the measurement of one request on one graph."""
+"""How many times as long a measurement may take by the clock on the wall."""
 MEMORY_TEXTS: Final = ("bad_alloc", "Failed to allocate memory")
 """Parts of ONNX Runtime's messages when an allocation fails."""
 
@@ -124,8 +125,8 @@ def measure_speedups(
 ) -> list[float]:
     """Return how many times faster the rewritten graph answers each request: medians of runs in turn.
 
-    Processor time is measured and counts towards RUN_SECONDS, since a session runs on the calling thread alone: other
-    work on the machine neither counts nor leaves fewer runs, unless it takes more than MAX_WAITING times the time.
+    Processor time is measured, since a session runs on the calling thread alone: other work on the machine does not count, and
+    leaves as many runs up to MAX_WAITING.
     """
     return [_measure_speedup(original, rewritten, pair, clock) for pair in requests]
 
