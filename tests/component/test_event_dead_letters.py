@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StreamConfig
 
-from builders.events import DAY, HOUR, MINUTE, Click, a_click_plan, clicks
+from builders.events import DAY, HOUR, MINUTE, Click, a_click_plan
+from fixtures.click_streams import (
+    BROKERS,
+    KEY,
+    ClicksOnKafka,
+    ClicksOnNats,
+    StreamOfClicks,
+    a_stream_of_clicks,
+)
 from fixtures.ingester import RunningIngester, an_ingester
 from fixtures.kafka import RunningKafka
 from fixtures.nats import RunningNats, a_nats
 from tidegate_dataplane.contract import (
     EventDeadLetters,
-    EventStream,
     EventStreamReport,
     FeaturePlan,
-    KafkaOrder,
-    NatsEvents,
     RefusalReason,
 )
 
@@ -47,57 +51,29 @@ class Letter:
         return self.headers.get("Tidegate-Partition", ""), self.headers["Tidegate-Sequence"]
 
 
-class EventsWithLetters(Protocol):
-    """A broker with an empty stream of events, and perhaps a target for dead letters."""
+class DeadLetterPlace(Protocol):
+    """Where the dead letters of a stream of clicks go."""
 
-    target: str
+    name: str
 
-    @property
-    def stream(self) -> EventStream:
-        """What a spec says of the stream."""
-        ...
-
-    def make_target(self, max_bytes: int = 1 << 20) -> None:
-        """Make the stream or topic of the dead letters, for messages of at most so many bytes."""
-        ...
-
-    def publish(self, messages: Sequence[bytes], headers: Mapping[str, str] = {}) -> None:
-        """Put events into the stream."""
+    def make(self, max_bytes: int = 1 << 20) -> None:
+        """Make the stream or topic, for messages of at most so many bytes."""
         ...
 
     def read_letters(self) -> list[Letter]:
-        """Everything in the target, doubles included."""
-        ...
-
-    def kill(self) -> None:
-        """End the broker at once."""
-        ...
-
-    def start(self) -> None:
-        """Start it again."""
+        """Everything in it, doubles included."""
         ...
 
 
 @dataclass
-class NatsWithLetters:
-    """Streams CLICKS and DEAD of one server."""
+class PlaceOnNats:
+    """Stream DEAD of a server."""
 
     server: RunningNats
-    target: str = "dead.clicks"
+    name: str = "dead.clicks"
 
-    @property
-    def stream(self) -> EventStream:
-        return clicks(nats=NatsEvents(url=self.server.url, stream="CLICKS", subject="clicks"))
-
-    def make_target(self, max_bytes: int = 1 << 20) -> None:
+    def make(self, max_bytes: int = 1 << 20) -> None:
         self.server.make_stream("DEAD", "dead.>", max_msg_size=max_bytes)
-
-    def publish(self, messages: Sequence[bytes], headers: Mapping[str, str] = {}) -> None:
-        async def put(stream: JetStreamContext) -> None:
-            for message in messages:
-                await stream.publish("clicks", message, headers=dict(headers) or None)
-
-        self.server.ask(put)
 
     def read_letters(self) -> list[Letter]:
         async def read(stream: JetStreamContext) -> list[Letter]:
@@ -110,78 +86,46 @@ class NatsWithLetters:
 
         return self.server.ask(read)
 
-    def kill(self) -> None:
-        self.server.kill()
-
-    def start(self) -> None:
-        self.server.start()
-        self.publish([])
-
 
 @dataclass
-class KafkaWithLetters:
-    """A topic of two partitions, and one for the dead letters."""
+class PlaceOnKafka:
+    """A topic beside that of the clicks."""
 
     server: RunningKafka
-    topic: str
+    name: str
 
-    @property
-    def target(self) -> str:  # type: ignore[override]
-        return f"{self.topic}-dead"
-
-    @property
-    def stream(self) -> EventStream:
-        return clicks(nats=None, kafka=KafkaOrder(servers=(self.server.server,), topic=self.topic))
-
-    def make_target(self, max_bytes: int = 1 << 20) -> None:
-        self.server.make_topic(self.target, 1, **{"max.message.bytes": str(max_bytes)})
-
-    def publish(self, messages: Sequence[bytes], headers: Mapping[str, str] = {}) -> None:
-        self.server.publish(self.topic, messages, headers, key=b"user-1")
+    def make(self, max_bytes: int = 1 << 20) -> None:
+        self.server.make_topic(self.name, 1, **{"max.message.bytes": str(max_bytes)})
 
     def read_letters(self) -> list[Letter]:
         letters: list[Letter] = []
-        for record in self.server.records(self.target):
+        for record in self.server.records(self.name):
             headers = {name: value.decode() for name, value in record.headers}
             letters.append(Letter(headers["Tidegate-Id"], record.value, headers, record.key))
         return letters
 
-    def kill(self) -> None:
-        self.server.kill()
 
-    def start(self) -> None:
-        self.server.start()
-
-
-@contextmanager
-def _on_nats(folder: Path, request: pytest.FixtureRequest) -> Generator[NatsWithLetters]:
-    del request
-    with a_nats(folder / "nats") as server:
-        server.make_stream("CLICKS", "clicks")
-        yield NatsWithLetters(server)
+@pytest.fixture(params=BROKERS)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamOfClicks]:
+    """An empty stream."""
+    with a_stream_of_clicks(request, tmp_path) as found:
+        yield found
 
 
-@contextmanager
-def _on_kafka(folder: Path, request: pytest.FixtureRequest) -> Generator[KafkaWithLetters]:
-    server: RunningKafka = request.getfixturevalue("kafka")
-    topic = f"clicks-{folder.name}"
-    server.make_topic(topic, 2)
-    yield KafkaWithLetters(server, topic)
+@pytest.fixture
+def place(source: StreamOfClicks) -> DeadLetterPlace:
+    """Where its dead letters go; it is not made yet."""
+    if isinstance(source, ClicksOnKafka):
+        return PlaceOnKafka(source.server, f"{source.topic}-dead")
+    assert isinstance(source, ClicksOnNats)
+    return PlaceOnNats(source.server)
 
 
-BROKERS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {"nats": _on_nats, "kafka": _on_kafka}
-
-
-@pytest.fixture(params=sorted(BROKERS))
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EventsWithLetters]:
-    """An empty stream, and no target yet."""
-    with BROKERS[request.param](tmp_path, request) as broker:
-        yield broker
-
-
-def a_plan(source: EventsWithLetters, reasons: Sequence[RefusalReason] = OWNED_REASONS) -> FeaturePlan:
-    """A plan over the stream, whose refused events go to the target."""
-    letters = EventDeadLetters(source="clicks", target=source.target, reasons=tuple(reasons))
+def a_plan(
+    source: StreamOfClicks, place: DeadLetterPlace, reasons: Sequence[RefusalReason] = OWNED_REASONS
+) -> FeaturePlan:
+    """A plan over the stream, whose refused events go to the place."""
+    letters = EventDeadLetters(source="clicks", target=place.name, reasons=tuple(reasons))
     return a_click_plan(source.stream).model_copy(update={"dead_letters": (letters,)})
 
 
@@ -206,7 +150,7 @@ def wait_for_refused(ingester: RunningIngester, count: int) -> EventStreamReport
 
 
 def test_each_refused_event_is_one_letter_with_its_reason_whoever_is_killed(
-    source: EventsWithLetters, tmp_path: Path
+    source: StreamOfClicks, place: DeadLetterPlace, tmp_path: Path
 ) -> None:
     now = int(time.time() * 1000)
     bad: dict[bytes, tuple[str, str | None]] = {b"{": ("Malformed", None), b"\xff\x00": ("Malformed", None)}
@@ -216,9 +160,9 @@ def test_each_refused_event_is_one_letter_with_its_reason_whoever_is_killed(
         bad[an_event(ts=now - 30 * DAY + number)] = ("Expired", "ts")
         bad[an_event(ts=now + HOUR + number)] = ("InTheFuture", "ts")
     messages = list(bad)
-    source.make_target()
+    place.make()
     source.publish(messages[:50], TRACE)
-    with an_ingester(tmp_path / "pod", a_plan(source)) as ingester:
+    with an_ingester(tmp_path / "pod", a_plan(source, place)) as ingester:
         ingester.wait_for("some were refused", lambda report: bool(report.refused))
         for start in (50, 80):
             ingester.kill()
@@ -231,10 +175,10 @@ def test_each_refused_event_is_one_letter_with_its_reason_whoever_is_killed(
         assert count_letters(report) == (len(bad), 0)
         assert report.stored == 3
 
-    letters = source.read_letters()
+    letters = place.read_letters()
     by_id = {letter.id: letter for letter in letters}
     assert len({letter.place for letter in letters}) == len(by_id) == len(bad)
-    if isinstance(source, NatsWithLetters):
+    if isinstance(place, PlaceOnNats):
         assert len(letters) == len(bad)
     found = {
         letter.body: (letter.headers["Tidegate-Reason"], letter.headers.get("Tidegate-Field"))
@@ -244,67 +188,71 @@ def test_each_refused_event_is_one_letter_with_its_reason_whoever_is_killed(
     for letter in by_id.values():
         assert letter.headers["trace"] == "t-17"
         assert letter.headers["Tidegate-Source"].endswith("/clicks")
-        assert letter.key == (b"user-1" if isinstance(source, KafkaWithLetters) else None)
+        assert letter.key == (KEY if isinstance(place, PlaceOnKafka) else None)
     wrong = next(letter for letter in letters if letter.headers["Tidegate-Reason"] == "WrongType")
     assert wrong.headers["Tidegate-Message"] == "price is 'cheap'; it must be a number"
 
 
 def test_a_good_event_and_a_reason_that_is_not_ordered_make_no_letter(
-    source: EventsWithLetters, tmp_path: Path
+    source: StreamOfClicks, place: DeadLetterPlace, tmp_path: Path
 ) -> None:
-    source.make_target()
+    place.make()
     late = an_event(ts=int(time.time() * 1000) - HOUR)
     for message in (an_event(), late, b"{"):
         source.publish([message])
     reasons = (RefusalReason.TOO_LATE,)
-    with an_ingester(tmp_path / "pod", a_plan(source, reasons)) as ingester:
+    with an_ingester(tmp_path / "pod", a_plan(source, place, reasons)) as ingester:
         report = wait_for_refused(ingester, 2)
         assert report.refused == {RefusalReason.MALFORMED: 1, RefusalReason.TOO_LATE: 1}
         assert count_letters(report) == (1, 0)
-    (letter,) = source.read_letters()
+    (letter,) = place.read_letters()
     assert (letter.body, letter.headers["Tidegate-Reason"]) == (late, "TooLate")
 
 
-def test_the_stream_waits_for_its_target_and_loses_nothing(source: EventsWithLetters, tmp_path: Path) -> None:
-    with an_ingester(tmp_path / "pod", a_plan(source), dead_letter_hold_s=3_600) as ingester:
+def test_the_stream_waits_for_its_target_and_loses_nothing(
+    source: StreamOfClicks, place: DeadLetterPlace, tmp_path: Path
+) -> None:
+    with an_ingester(tmp_path / "pod", a_plan(source, place), dead_letter_hold_s=3_600) as ingester:
         report = ingester.wait_for("it says what is missing", lambda report: bool(letters_message(report)))
-        assert source.target in letters_message(report)
+        assert place.name in letters_message(report)
         source.publish([b"{"])
         source.publish([an_event()])
-        source.make_target()
+        place.make()
         report = ingester.wait_for("the good one is stored", lambda report: report.stored == 1)
         assert count_letters(report) == (1, 0)
         ingester.wait_for("it is well", lambda report: not letters_message(report))
-    assert [letter.body for letter in source.read_letters()] == [b"{"]
+    assert [letter.body for letter in place.read_letters()] == [b"{"]
 
 
 def test_a_target_that_stays_away_is_counted_and_good_events_are_stored(
-    source: EventsWithLetters, tmp_path: Path
+    source: StreamOfClicks, place: DeadLetterPlace, tmp_path: Path
 ) -> None:
     source.publish([b"{", b"[", an_event()])
-    with an_ingester(tmp_path / "pod", a_plan(source), dead_letter_hold_s=0.1) as ingester:
+    with an_ingester(tmp_path / "pod", a_plan(source, place), dead_letter_hold_s=0.1) as ingester:
         report = ingester.wait_for("the good one is stored", lambda report: report.stored == 1)
         report = wait_for_refused(ingester, 2)
         assert count_letters(report) == (0, 2)
-        assert source.target in letters_message(report)
+        assert place.name in letters_message(report)
         assert "make" in letters_message(report)
         assert report.problem is None
 
-        source.make_target()
+        place.make()
         ingester.wait_for("it is well", lambda report: not letters_message(report))
         source.publish([b"]"])
         assert count_letters(wait_for_refused(ingester, 3)) == (1, 2)
-    assert [letter.body for letter in source.read_letters()] == [b"]"]
+    assert [letter.body for letter in place.read_letters()] == [b"]"]
 
 
-def test_a_body_that_is_too_large_is_cut_with_a_mark(source: EventsWithLetters, tmp_path: Path) -> None:
-    source.make_target(max_bytes=40_000)
+def test_a_body_that_is_too_large_is_cut_with_a_mark(
+    source: StreamOfClicks, place: DeadLetterPlace, tmp_path: Path
+) -> None:
+    place.make(max_bytes=40_000)
     whole, large = b"[" + b" " * 30_000, b"[" + b"x" * 100_000
     source.publish([whole], {"trace": "t" * 20_000})
     source.publish([large], {"trace": "t"})
-    with an_ingester(tmp_path / "pod", a_plan(source)) as ingester:
+    with an_ingester(tmp_path / "pod", a_plan(source, place)) as ingester:
         assert count_letters(wait_for_refused(ingester, 2)) == (2, 0)
-    by_size = {letter.headers.get("Tidegate-Body-Bytes"): letter for letter in source.read_letters()}
+    by_size = {letter.headers.get("Tidegate-Body-Bytes"): letter for letter in place.read_letters()}
     assert by_size[None].body == whole
     cut = by_size["100001"]
     assert cut.body == large[: len(cut.body)]
@@ -319,9 +267,9 @@ def test_a_target_that_refuses_is_named_with_the_brokers_own_words(cause: str, t
     with a_nats(tmp_path / "nats", options) as server:
         server.make_stream("CLICKS", "clicks")
         server.ask(lambda stream: stream.add_stream(_a_full_stream() if cause == "full" else _a_stream()))
-        source = NatsWithLetters(server)
+        source, place = ClicksOnNats(server), PlaceOnNats(server)
         source.publish([b"{", b"[", an_event()])
-        with an_ingester(tmp_path / "pod", a_plan(source), dead_letter_hold_s=0) as ingester:
+        with an_ingester(tmp_path / "pod", a_plan(source, place), dead_letter_hold_s=0) as ingester:
             report = ingester.wait_for("the good one is stored", lambda report: report.stored == 1)
             written = 1 if cause == "full" else 0
             assert count_letters(report) == (written, 2 - written)

@@ -6,15 +6,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
-from aiokafka.errors import TopicAlreadyExistsError
-from nats.js import JetStreamContext
 
 from builders.events import (
     DAY,
@@ -22,144 +17,26 @@ from builders.events import (
     MINUTE,
     Click,
     a_click_plan,
-    clicks,
     encode,
     expected_rows,
     some_clicks,
 )
 from builders.protobuf import CLICK_NUMBERS, encode_click
 from builders.waiting import wait_until
+from fixtures.click_streams import BROKERS, ClicksOnNats, StreamOfClicks, a_stream_of_clicks
 from fixtures.ingester import RunningIngester, an_ingester
-from fixtures.kafka import RunningKafka
 from fixtures.nats import RunningNats, a_nats
 from tidegate_dataplane.contract import (
-    EventStream,
-    KafkaOrder,
-    NatsEvents,
     RefusalReason,
     StreamProblem,
 )
 from tidegate_dataplane.event_store.report import REPORT_FILE
 
 
-class StreamOfClicks(Protocol):
-    """A broker with one empty stream."""
-
-    @property
-    def stream(self) -> EventStream:
-        """What a spec says of it."""
-        ...
-
-    def publish(self, messages: Sequence[bytes]) -> None:
-        """Put messages into the stream."""
-        ...
-
-    def kill(self) -> None:
-        """End the broker at once."""
-        ...
-
-    def start(self) -> None:
-        """Start the broker again, and wait until it answers."""
-        ...
-
-    def make_anew(self) -> None:
-        """Delete the stream, and make an empty one of the same name."""
-        ...
-
-
-@dataclass
-class ClicksOnNats:
-    """A stream of a server."""
-
-    server: RunningNats
-
-    @property
-    def stream(self) -> EventStream:
-        return clicks(nats=NatsEvents(url=self.server.url, stream="CLICKS", subject="clicks"))
-
-    def publish(self, messages: Sequence[bytes]) -> None:
-        async def put(stream: JetStreamContext) -> None:
-            for message in messages:
-                await stream.publish_async("clicks", message)
-            await stream.publish_async_completed()
-
-        self.server.ask(put)
-
-    def kill(self) -> None:
-        self.server.kill()
-
-    def start(self) -> None:
-        self.server.start()
-        self.publish([])
-
-    def make_anew(self) -> None:
-        async def remove(stream: JetStreamContext) -> None:
-            await stream.delete_stream("CLICKS")
-
-        self.server.ask(remove)
-        self.server.make_stream("CLICKS", "clicks")
-
-
-@dataclass
-class ClicksOnKafka:
-    """A topic of three partitions."""
-
-    server: RunningKafka
-    topic: str
-
-    @property
-    def stream(self) -> EventStream:
-        # Messages of one time go to three partitions, each of which is read at its own pace.
-        return clicks(nats=None, kafka=KafkaOrder(servers=(self.server.server,), topic=self.topic))
-
-    def publish(self, messages: Sequence[bytes]) -> None:
-        self.server.publish(self.topic, messages)
-
-    def kill(self) -> None:
-        self.server.kill()
-
-    def start(self) -> None:
-        self.server.start()
-
-    def make_anew(self) -> None:
-        async def remove(admin: Any) -> None:
-            await admin.delete_topics([self.topic])
-
-        self.server.ask(remove)
-
-        def made() -> bool:
-            try:
-                self.server.make_topic(self.topic, 3)
-            except TopicAlreadyExistsError:
-                return False
-            return True
-
-        wait_until(made, what="the topic is made anew")
-
-
-@contextmanager
-def _on_nats(folder: Path, request: pytest.FixtureRequest) -> Iterator[ClicksOnNats]:
-    del request
-    with a_nats(folder / "nats") as server:
-        server.make_stream("CLICKS", "clicks")
-        yield ClicksOnNats(server)
-
-
-@contextmanager
-def _on_kafka(folder: Path, request: pytest.FixtureRequest) -> Iterator[ClicksOnKafka]:
-    server: RunningKafka = request.getfixturevalue("kafka")
-    topic = f"clicks-{folder.name}"
-    server.make_topic(topic, 3)
-    yield ClicksOnKafka(server, topic)
-
-
-BROKERS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {"nats": _on_nats, "kafka": _on_kafka}
-
-
-@pytest.fixture(params=sorted(BROKERS))
+@pytest.fixture(params=BROKERS)
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamOfClicks]:
     """An empty stream."""
-    with BROKERS[request.param](tmp_path, request) as found:
+    with a_stream_of_clicks(request, tmp_path) as found:
         yield found
 
 
