@@ -8,10 +8,9 @@ from typing import Any
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.shared_names import parse_shared_namespaces
 from tidegate.kube.store import ObjectStore, key_of
 from tidegate.kube.typed_cache import TypedCache, ViewCache
-from tidegate.planning.access.value_classes import RouteDemands, SharedInferences, index_routes
+from tidegate.planning.access.value_classes import RouteDemands, index_routes, index_shared
 from tidegate.planning.pods import PodView
 from tidegate.resources.names import INFERENCE_LABEL, to_label_value
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
@@ -33,24 +32,18 @@ def make_signal_watch(
     parsed = TypedCache(ModelAccess, stores.accesses)
 
     def routes() -> RouteDemands:
-        return index_routes(parsed.list_all(), find_shared(stores.inferences))
+        annotated = (
+            (key_of(body), annotations)
+            for body in stores.inferences
+            if (annotations := body["metadata"].get("annotations"))
+        )
+        return index_routes(parsed.list_all(), index_shared(annotated))
 
     source: SignalSource = GatewayTraffic(gateways, routes)
     if prometheus_url:
         source = PrometheusTraffic(prometheus_url, gateways, routes, lambda: find_pod_owners(stores.pods))
     streams = StreamTraffic(lambda: find_stream_pods(stores.inferences, stores.pod_views), agents)
     return MergedSignalReader(SignalReader(source, now), SignalReader(streams, now))
-
-
-def find_shared(inferences: Iterable[Mapping[str, Any]]) -> SharedInferences:
-    """Return the other namespaces that each Inference is shared with."""
-    annotated = (
-        (key_of(body), annotations)
-        for body in inferences
-        if (annotations := body["metadata"].get("annotations"))
-    )
-    shared = ((key, parse_shared_namespaces(annotations, key.namespace)) for key, annotations in annotated)
-    return {key: namespaces for key, namespaces in shared if namespaces}
 
 
 def find_stream_pods(

@@ -13,8 +13,12 @@ import pytest
 
 from builders.inference import inference_body
 from builders.model_access import a_model_access, a_route, model_access_body
-from fixtures.control_plane import Kubectl
+from fixtures.control_plane import Kubectl, a_namespace
 from fixtures.envoy import Client, Gateway, backend_of
+from tidegate.kube.client import KubeClient
+from tidegate.planning.access.value_classes import RouteDemands
+from tidegate.reports.orders import TopOrder
+from tidegate.services import traffic
 
 pytestmark = pytest.mark.usefixtures("crds")
 
@@ -84,3 +88,33 @@ async def test_requests_latency_and_value_are_what_the_gateway_counted(
     assert ctr["valuePerSecond"] == pytest.approx(3 * ctr["servedPerSecond"], abs=0.01)
     assert 0 < ctr["latencyP99Ms"] < 10_000
     assert found[f"{models}/idle"]["requestsPerSecond"] is None
+
+
+async def test_a_target_of_another_namespace_takes_its_part_of_the_requests(
+    models: str, kubectl: Kubectl, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SampledError(Exception):
+        """Ends the command where it begins to sample gateways, which are not what is tried."""
+
+    async def sample(
+        client: KubeClient, sampling: traffic.TopOptions, routes: RouteDemands, pools: object
+    ) -> None:
+        raise SampledError(routes)
+
+    monkeypatch.setattr(traffic, "_sample_traffic", sample)
+
+    async def read_parts() -> Mapping[str, float]:
+        options = traffic.TopOptions(window_s=0.1)
+        with pytest.raises(SampledError) as sampled:
+            await traffic.read_top_inferences(client, models, options, TopOrder.REQUESTS)
+        parts = sampled.value.args[0][f"access/{models}/both/all"].by_inference
+        return {str(key): part for key, part in parts.items()}
+
+    with a_namespace(kubectl, "shop") as shop:
+        kubectl.apply({**inference_body("v4"), "metadata": {"name": "v4"}}, namespace=shop)
+        targets = [{"inference": "ctr", "weight": 50}, {"inference": f"{shop}/v4", "weight": 50}]
+        access = model_access_body("both", routes=[a_route("all", targets=targets)])
+        kubectl.apply({**access, "metadata": {"name": "both"}}, namespace=models)
+        assert await read_parts() == {f"{models}/ctr": 1.0}
+        kubectl("annotate", "inference", "v4", "-n", shop, f"tidegate.io/shared-with={models}")
+        assert await read_parts() == {f"{models}/ctr": 0.5, f"{shop}/v4": 0.5}

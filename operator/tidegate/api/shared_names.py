@@ -38,11 +38,12 @@ def parse_shared_namespaces(annotations: Mapping[str, str], namespace: str) -> t
     return tuple(sorted(names))
 
 
-def describe_absence(target: type[CustomResource], key: ObjectKey, namespace: str) -> str:
-    """Return why objects of `namespace` cannot refer to `key`, and the way out.
+def describe_absence(target: type[CustomResource], name: str, namespace: str) -> str:
+    """Return why objects of `namespace` cannot refer to `name`, a SharedName, and the way out.
 
     The text about another namespace does not show whether the object exists.
     """
+    key = resolve_shared_name(name, namespace)
     if key.namespace == namespace:
         return f"{target.KIND} {key.name} does not exist in namespace {namespace}: create it, or correct the name"
     return (

@@ -77,7 +77,7 @@ class SharePlanner:
         self, accesses: Sequence[ModelAccess], inferences: Sequence[Inference], rates: Mapping[str, float]
     ) -> list[RouteLoad]:
         """Return the loads of all accesses; one whose loads raise has none, and shows among the faults."""
-        shared = index_shared(inferences)
+        shared = index_shared((inference.key, inference.metadata.annotations) for inference in inferences)
         values = {inference.key: float(inference.spec.value.per_request) for inference in inferences}
         loads: list[RouteLoad] = []
         self._clear_faults()

@@ -112,11 +112,11 @@ class AccessReferences:
     def _refuse_absent(self, field: str, inference: str) -> RoutingRefusal:
         """Return the refusal for an Inference that does not exist or that the access may not use."""
         namespace = self.access.namespace
-        key = resolve_shared_name(inference, namespace)
         if not is_short_name(inference, namespace):
-            message = f"Inference {inference} is in the namespace of this object: name it {key.name}"
+            name = resolve_shared_name(inference, namespace).name
+            message = f"Inference {inference} is in the namespace of this object: name it {name}"
             return RoutingRefusal(self.access, Reason.INVALID_SPEC, field, message)
-        message = describe_absence(Inference, key, namespace)
+        message = describe_absence(Inference, inference, namespace)
         return RoutingRefusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
 
     def check_pipeline_name(self, route: Route) -> tuple[RoutingRefusal, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -10,10 +10,10 @@ from typing import TypeVar
 from tidegate.api.inference import Inference
 from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.shared_names import list_shared_namespaces
+from tidegate.api.shared_names import list_shared_namespaces, resolve_shared_name
 from tidegate.errors import InvalidRequestError, PermanentError, TidegateError, UnknownKindError
 from tidegate.kube.client import KubeClient
-from tidegate.kube.kinds import MODEL_ACCESS, Kind
+from tidegate.kube.kinds import INFERENCE, MODEL_ACCESS, Kind
 from tidegate.kube.port import Manifest
 from tidegate.reports.listing import ListReport, sort_rows
 from tidegate.reports.orders import ListOrder
@@ -65,14 +65,34 @@ async def list_sharing_accesses(
 
     `namespace` is that of the Inferences; empty stands for all, whose ModelAccesses are known then.
     """
-    accesses: list[ModelAccess] = []
-    skipped: list[str] = []
     callers = {caller for inference in inferences for caller in list_shared_namespaces(inference)}
-    for caller in sorted(callers) if namespace else ():
-        reader = KindLister(client, (caller,))
-        accesses += await reader.list_parsed(MODEL_ACCESS, ModelAccess)
-        skipped += [f"namespace {caller}: {reason}" for reason in reader.skipped]
-    return accesses, skipped
+    return await _list_elsewhere(client, MODEL_ACCESS, ModelAccess, callers if namespace else ())
+
+
+async def list_foreign_targets(
+    client: KubeClient, accesses: Sequence[ModelAccess]
+) -> tuple[Sequence[Inference], Sequence[str]]:
+    """Return the Inferences of the other namespaces that `accesses` name, and what could not be read there."""
+    namespaces = {
+        target.namespace
+        for access in accesses
+        for name in access.spec.inference_names
+        if (target := resolve_shared_name(name, access.key.namespace)).namespace != access.key.namespace
+    }
+    return await _list_elsewhere(client, INFERENCE, Inference, namespaces)
+
+
+async def _list_elsewhere(
+    client: KubeClient, kind: Kind, model: type[ResourceT], namespaces: Iterable[str]
+) -> tuple[Sequence[ResourceT], Sequence[str]]:
+    """Return the objects of these namespaces, those that may be read, and why not the others."""
+    objects: list[ResourceT] = []
+    skipped: list[str] = []
+    for namespace in sorted(namespaces):
+        reader = KindLister(client, (namespace,))
+        objects += await reader.list_parsed(kind, model)
+        skipped += [f"namespace {namespace}: {reason}" for reason in reader.skipped]
+    return objects, skipped
 
 
 class KindLister:

@@ -13,7 +13,6 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.shared_names import resolve_shared_name
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import Kind
@@ -24,7 +23,7 @@ from tidegate.reports.status_feature import report_features
 from tidegate.reports.status_inference import report_inference
 from tidegate.reports.status_pool import PoolObjects, report_pool
 from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, to_label_value
-from tidegate.services.listing import KindLister, list_sharing_accesses
+from tidegate.services.listing import KindLister, list_foreign_targets, list_sharing_accesses
 from tidegate.services.objects import read_body
 
 
@@ -56,12 +55,9 @@ async def _read_inference(client: KubeClient, reader: KindLister, inference: Inf
 
 async def _read_access(client: KubeClient, reader: KindLister, access: ModelAccess) -> StatusReport:
     inferences = await reader.list_parsed(kinds.INFERENCE, Inference)
-    named = {resolve_shared_name(name, access.key.namespace) for name in access.spec.inference_names}
-    for namespace in sorted({key.namespace for key in named} - {access.key.namespace}):
-        other = KindLister(client, (namespace,))
-        inferences += await other.list_parsed(kinds.INFERENCE, Inference)
-        reader.skipped.extend(f"namespace {namespace}: {reason}" for reason in other.skipped)
-    return report_access(access, inferences, await _read_related(reader, access, ACCESS_LABEL))
+    elsewhere, skipped = await list_foreign_targets(client, [access])
+    reader.skipped.extend(skipped)
+    return report_access(access, (*inferences, *elsewhere), await _read_related(reader, access, ACCESS_LABEL))
 
 
 async def _read_features(reader: KindLister, features: FeatureCompute) -> StatusReport:

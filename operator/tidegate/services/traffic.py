@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -18,13 +18,13 @@ from tidegate.errors import TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
 from tidegate.planning.access.traffic import SOURCE
-from tidegate.planning.access.value_classes import RouteDemands, index_routes, index_shared
+from tidegate.planning.access.value_classes import RouteDemands, SharedInferences, index_routes, index_shared
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.reports.orders import TopOrder
 from tidegate.reports.top import TopInferences, TopInputs, TopPools, report_inferences, report_pools
 from tidegate.services.endpoints import list_ready_pods
 from tidegate.services.installation import find_release, gateway_selector
-from tidegate.services.listing import KindLister, list_sharing_accesses
+from tidegate.services.listing import KindLister, list_foreign_targets, list_sharing_accesses
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.gateways import ScrapeTarget
 
@@ -54,7 +54,11 @@ async def read_top_inferences(
     accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
     elsewhere, skipped = await list_sharing_accesses(client, inferences, namespace or "")
     reader.skipped.extend(skipped)
-    routes = index_routes((*accesses, *elsewhere), index_shared(inferences))
+    accesses = (*accesses, *elsewhere)
+    # A target that is not shown takes its part of the requests all the same.
+    targets, skipped = await list_foreign_targets(client, accesses if namespace or labels else ())
+    reader.skipped.extend(skipped)
+    routes = index_routes(accesses, _index_consent((*inferences, *targets)))
     pool_names = {
         share.name
         for inference in inferences
@@ -77,9 +81,13 @@ async def read_top_pools(client: KubeClient, sampling: TopOptions, labels: str =
     accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
     decisions = await reader.list_parsed(kinds.ALLOCATION_DECISION, AllocationDecision)
     # A pool's row has no demand, so the allocator's is not read.
-    routes = index_routes(accesses, index_shared(inferences))
+    routes = index_routes(accesses, _index_consent(inferences))
     inputs = await _sample_traffic(client, sampling, routes, ())
     return report_pools(pools, inferences, decisions, _with_skipped(inputs, reader))
+
+
+def _index_consent(inferences: Iterable[Inference]) -> SharedInferences:
+    return index_shared((inference.key, inference.metadata.annotations) for inference in inferences)
 
 
 async def _sample_traffic(

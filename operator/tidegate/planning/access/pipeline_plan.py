@@ -11,7 +11,7 @@ from tidegate.api.inference import Inference, TensorMetadata
 from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.pipeline import PipelineModel, PipelineSpec
 from tidegate.api.reasons import Reason
-from tidegate.api.shared_names import describe_absence, resolve_shared_name
+from tidegate.api.shared_names import describe_absence
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.tensor_specs import format_spec, is_compatible
@@ -130,8 +130,7 @@ def _resolve_inference(
 ) -> _PartModel:
     inference = callees.inferences.get(name)
     if inference is None:
-        key = resolve_shared_name(name, access.key.namespace)
-        message = describe_absence(Inference, key, access.key.namespace)
+        message = describe_absence(Inference, name, access.key.namespace)
         raise _RefusedError(Reason.TARGET_NOT_FOUND, message, stalled=False)
     model = inference.status.model
     if model is None or not model.inputs:
@@ -316,9 +315,7 @@ def _compile_features(
         return None
     features = callees.features.get(pipeline.features)
     if features is None:
-        namespace = access.key.namespace
-        key = resolve_shared_name(pipeline.features, namespace)
-        message = describe_absence(FeatureCompute, key, namespace)
+        message = describe_absence(FeatureCompute, pipeline.features, access.key.namespace)
         raise _RefusedError(Reason.TARGET_NOT_FOUND, message, stalled=False)
     try:
         plan = compile_plan(features)

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.pipeline import PipelineSpec
-from tidegate.api.shared_names import list_shared_namespaces, resolve_shared_name
+from tidegate.api.shared_names import parse_shared_namespaces, resolve_shared_name
 from tidegate.planning.allocator.signals import ClassRates
 from tidegate.routing.ir import REDUCED
 
@@ -83,9 +82,9 @@ def _may_use(namespace: str, shared: SharedInferences, key: ObjectKey) -> bool:
     return key.namespace == namespace or namespace in shared.get(key, ())
 
 
-def index_shared(inferences: Iterable[Inference]) -> SharedInferences:
-    """Return the other namespaces that each of the Inferences is shared with."""
-    shared = ((inference.key, list_shared_namespaces(inference)) for inference in inferences)
+def index_shared(inferences: Iterable[tuple[ObjectKey, Mapping[str, str]]]) -> SharedInferences:
+    """Return the other namespaces that Inferences are shared with, from their keys and annotations."""
+    shared = ((key, parse_shared_namespaces(annotations, key.namespace)) for key, annotations in inferences)
     return {key: namespaces for key, namespaces in shared if namespaces}
 
 

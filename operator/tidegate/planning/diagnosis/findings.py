@@ -225,7 +225,7 @@ def _check_targets(
                 target = None
             if target is None and key not in unread and objects.has_read(key.namespace):
                 text = REASON_MESSAGES[Reason.TARGET_NOT_FOUND]
-                message = f"route {route.name}: {describe_absence(Inference, key, access.key.namespace)}"
+                message = f"route {route.name}: {describe_absence(Inference, name, access.key.namespace)}"
                 yield Finding(Reason.TARGET_NOT_FOUND.value, text, access.KIND, access.key, message)
             elif target is not None and not target.spec.tier.traits.is_routed:
                 message = (

@@ -8,7 +8,7 @@ from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
-from tidegate.api.shared_names import describe_absence, resolve_shared_name
+from tidegate.api.shared_names import describe_absence
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.tensor_specs import format_spec, is_compatible
@@ -65,8 +65,7 @@ def _resolve_features(
     before: StreamFeatures | None,
 ) -> StreamFeatures | PlanRefusal:
     if compute is None or compute.metadata.deletion_timestamp is not None:
-        namespace = inference.key.namespace
-        absence = describe_absence(FeatureCompute, resolve_shared_name(name, namespace), namespace)
+        absence = describe_absence(FeatureCompute, name, inference.key.namespace)
         message = f"{_PATH}: {absence}; messages wait in the stream"
         return PlanRefusal(Reason.TARGET_NOT_FOUND, message, stalled=False)
     try:
