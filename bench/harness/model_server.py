@@ -29,10 +29,13 @@ from builders.columns_model import COLUMNS, ENTRIES, publish_columns
 from fixtures.triton import RunningTriton, a_triton, staged
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, is_batched, plan_hash
 from tidegate_dataplane.agent.artefacts.onnx_file import read_onnx
+from tidegate_dataplane.agent.artefacts.table_fetch import converted_path, table_path
 from tidegate_dataplane.agent.model_config import render_config, with_versions
 from tidegate_dataplane.agent.repository import HOST_MODELS, PACKAGE, ModelRepository
 from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.contract import DesiredState
+from tidegate_dataplane.features.conversion import ConversionOrder
+from tidegate_dataplane.features.convert import convert_file
 from tidegate_localcluster.ports import find_unused_port
 
 _messages: Any = import_module("tritonclient.grpc.service_pb2")
@@ -246,7 +249,7 @@ def load_plan(
     tables: Path | None = None,
     source: Path | None = None,
 ) -> None:
-    """Load the plan of features of an order, with the files in the folder `tables`, as an agent does.
+    """Load the plan of features of an order, with the Parquet files in the folder `tables`, as an agent does.
 
     `source` has the data plane's code to run instead of today's.
     """
@@ -256,6 +259,13 @@ def load_plan(
         (staging / "1" / "tables").mkdir()
     else:
         shutil.copytree(tables, staging / "1" / "tables")
+        for table in order.plan.tables:
+            parquet = staging / "1" / table_path(table.name)
+            target = staging / "1" / converted_path(table.name)
+            result = convert_file(
+                ConversionOrder(plan=order.plan, table=table.name, parquet=parquet, sha256="", target=target)
+            )
+            assert not result.error, result.error
     facts = ArtefactFacts(
         uri="",
         version=1,

@@ -25,9 +25,9 @@ from tidegate_dataplane.contract import (
 )
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.store import EventStore
+from tidegate_dataplane.features.convert import open_parquet_tables
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.stored_events import StoredEvents
-from tidegate_dataplane.features.tables import read_table
 
 NOW = 1_700_000_000_000
 STREAM = clicks(max_events=8, ttl_ms=2 * DAY)
@@ -143,10 +143,10 @@ class FeatureWorld:
                     by_key.setdefault(event.key, []).append(event.row)
             after = StreamState(positions={"0": 1})
             store.store_events("clicks", by_key, before=StreamState(), after=after, now_ms=as_of)
-            profiles = read_table(self.models / "users.parquet", "profiles", USER, ["age"])
+            profiles = open_parquet_tables(plan, {"profiles": self.models / "users.parquet"})
             stored = {"clicks": StoredEvents(store, STREAM, USER.type)}
             inputs = {"user_id": self.users[row], "position": row, AS_OF: as_of}
-            answered = FeatureEngine(plan, {"profiles": profiles}, stored).compute_features(
+            answered = FeatureEngine(plan, profiles, stored).compute_features(
                 {name: np.array([[value]], dtype=np.int64) for name, value in inputs.items()}
             )
             return {name: values.reshape(-1) for name, values in answered.items()}

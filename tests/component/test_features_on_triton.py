@@ -35,7 +35,7 @@ from tidegate_dataplane.contract import (
     ModelFormat,
     OwnerKind,
 )
-from tidegate_dataplane.features.engine import FeatureEngine
+from tidegate_dataplane.features.offline import make_engine
 
 pytestmark = [pytest.mark.triton]
 
@@ -120,7 +120,7 @@ def test_online_equals_offline(shared_pod: ModelPod, plan: FeaturePlan) -> None:
         for name, file in (("profiles", "users"), ("catalogue", "items"))
     }
     for name, values in (
-        FeatureEngine.from_files(plan, paths).compute_features({"user_id": users, "item_id": items}).items()
+        make_engine(plan, paths, {}).compute_features({"user_id": users, "item_id": items}).items()
     ):
         np.testing.assert_array_equal(answer.as_numpy(name), values)
         assert answer.as_numpy(name).dtype == values.dtype

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import pytest
 
 from builders.desired import a_desired_state
-from builders.features import USER_KEY, Hash, Lookup, LookupType, a_plan, of_user
+from builders.features import USER_KEY, Hash, Lookup, LookupType, a_plan, of_user, write_table
 from builders.onnx_models import a_model, a_tensor, with_external_data, write_artefact
 from tidegate_dataplane.addresses import explain_refusal
 from tidegate_dataplane.agent.artefacts import receive as receive_module
-from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
+from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest, hash_file
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
 from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
@@ -36,6 +36,7 @@ from tidegate_dataplane.contract import (
     OwnerKind,
     UriScheme,
 )
+from tidegate_dataplane.features.table_file import is_converted
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])])
 
@@ -444,14 +445,23 @@ def publish_archive(folder: Path, *names: str) -> Path:
 class TestFeatures:
     ORDER: ClassVar = {"kind": OwnerKind.FEATURE_COMPUTE, "format": ModelFormat.FEATURES, "uri": ""}
 
-    async def test_tables_are_fetched_under_their_names(self, models: Path, staging: Path) -> None:
-        (models / "users.parquet").write_bytes(b"PAR1")
+    async def test_tables_are_fetched_and_converted_under_their_names(
+        self, models: Path, staging: Path
+    ) -> None:
+        parquet = write_table(models / "users.parquet", user_id=[1, 2], age=[30, 40])
         table = FeatureTable(name="profiles", entity="user", uri=f"file://{models}/users.parquet")
         plan = a_plan(Lookup(name="age", field=of_user("age"), type=LookupType.INT64), tables=[table])
 
         facts = await fetched(models, staging, plan=plan, **self.ORDER)
 
-        assert (staging / "tables" / "profiles.parquet").read_bytes() == b"PAR1"
+        (file,) = facts.files
+        assert [path.name for path in (staging / "tables").iterdir()] == ["profiles.table"]
+        assert is_converted(staging / file.path, hash_file(parquet))
+        assert (file.path, file.size) == (
+            "tables/profiles.table",
+            (staging / "tables/profiles.table").stat().st_size,
+        )
+        assert facts.digest == file.sha256 == hash_file(parquet)
         assert (facts.inputs, facts.outputs, facts.batched) == (plan.inputs, plan.outputs, True)
 
     async def test_a_table_that_is_not_there_is_named(self, models: Path, staging: Path) -> None:

@@ -5,6 +5,7 @@ import gc
 import hashlib
 import math
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from builders.features import (
     write_table,
 )
 from stages.examples import examples
-from tidegate_dataplane.contract import Feature, FieldRef
-from tidegate_dataplane.features import tables
+from tidegate_dataplane.contract import Feature, FeaturePlan, FieldRef
+from tidegate_dataplane.features import offline, tables
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.offline import compute_parquet
@@ -118,6 +119,10 @@ USERS = st.dictionaries(NEAR | INT64, PROFILE, max_size=12)
 ITEMS = st.dictionaries(st.text(max_size=4), GOOD, max_size=8)
 
 
+def make_engine(plan: FeaturePlan, paths: Mapping[str, Path]) -> FeatureEngine:
+    return offline.make_engine(plan, paths, {})
+
+
 def engine_for(folder: Path, users: dict[int, Any], items: dict[str, Any]) -> FeatureEngine:
     profiles = write_table(
         folder / "users.parquet",
@@ -134,7 +139,7 @@ def engine_for(folder: Path, users: dict[int, Any], items: dict[str, Any]) -> Fe
         price=pa.array([row["price"] for row in items.values()], pa.float64()),
         vector=pa.array([row["vector"] for row in items.values()], pa.list_(pa.float32())),
     )
-    return FeatureEngine.from_files(a_plan(*FEATURES), {"profiles": profiles, "catalogue": catalogue})
+    return make_engine(a_plan(*FEATURES), {"profiles": profiles, "catalogue": catalogue})
 
 
 @settings(
@@ -189,9 +194,7 @@ def test_the_reference_itself_is_pinned(value: int | str, expected: int) -> None
 def test_a_value_on_a_boundary_falls_into_the_bucket_above(tmp_path: Path) -> None:
     feature = Bucketize(name="b", field=USER_KEY, boundaries=(18, 25))
 
-    computed = FeatureEngine.from_files(a_plan(feature), {}).compute_features(
-        {"user_id": np.array([17, 18, 24, 25])}
-    )
+    computed = make_engine(a_plan(feature), {}).compute_features({"user_id": np.array([17, 18, 24, 25])})
 
     assert computed["b"].ravel().tolist() == [0, 1, 1, 2]
 
@@ -254,7 +257,7 @@ def test_lists_are_the_same_however_many_are_decoded_at_once(
     lists = [[1, 2, 3], None, [4], [], [5, None, 6, 7], [None], [8, 9]]
     path = write_table(tmp_path / "t", user_id=list(range(len(lists))), c=lists)
     lookup = Lookup(name="f", field=of_user("c"), type=LookupType.INT64, length=3, default="-1")
-    engine = FeatureEngine.from_files(a_plan(lookup), {"profiles": path})
+    engine = make_engine(a_plan(lookup), {"profiles": path})
 
     answer = engine.compute_features({"user_id": np.arange(len(lists) + 1)})["f"]
 
@@ -275,7 +278,7 @@ def test_what_was_read_of_a_table_is_freed_when_its_features_are_prepared(tmp_pa
     gc.collect()
     before = pa.total_allocated_bytes()
 
-    engine = FeatureEngine.from_files(
+    engine = make_engine(
         a_plan(Lookup(name="f", field=of_user("c"), type=LookupType.INT64)), {"profiles": path}
     )
 
@@ -297,7 +300,7 @@ class TestWhatDoesNotFit:
         feature = Lookup(name="p", field=of_item("price"), type=LookupType.INT64)
 
         with pytest.raises(FeatureError, match="has 1 keys in more than one row, such as a"):
-            FeatureEngine.from_files(a_plan(feature), {"catalogue": path})
+            make_engine(a_plan(feature), {"catalogue": path})
 
     def test_a_column_that_is_not_there(self, tmp_path: Path) -> None:
         path = write_table(tmp_path / "t.parquet", user_id=[1], aeg=[1])
@@ -362,7 +365,7 @@ class TestWhatDoesNotFit:
         assert "feature 'age' has the default" in message
 
     def test_requests(self) -> None:
-        engine = FeatureEngine.from_files(a_plan(Cross(name="c", fields=(USER_KEY, ITEM_KEY), buckets=9)), {})
+        engine = make_engine(a_plan(Cross(name="c", fields=(USER_KEY, ITEM_KEY), buckets=9)), {})
         users, items = np.array([1, 2]), np.array([b"a", b"b"], dtype=object)
 
         with pytest.raises(FeatureError, match="input 'item_id' is missing"):
@@ -376,5 +379,5 @@ class TestWhatDoesNotFit:
 
     def refused(self, path: Path, feature: Feature) -> str:
         with pytest.raises(FeatureError) as raised:
-            FeatureEngine.from_files(a_plan(feature), {"profiles": path})
+            make_engine(a_plan(feature), {"profiles": path})
         return str(raised.value)

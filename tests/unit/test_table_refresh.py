@@ -40,6 +40,8 @@ from tidegate_dataplane.contract import (
     TableRefresh,
     TableReport,
 )
+from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult
+from tidegate_dataplane.features.convert import convert_file
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 
@@ -69,6 +71,11 @@ class CountingSource:
         return await self._source.identify_content(path)
 
 
+async def convert_here(order: ConversionOrder) -> ConversionResult:
+    """Convert as the process does, without its start."""
+    return await asyncio.to_thread(convert_file, order)
+
+
 class EngineServer(PretendedServer):
     """A server that answers from the tables that it read when it was last loaded."""
 
@@ -84,7 +91,7 @@ class EngineServer(PretendedServer):
             raise ServerGoneError("connection reset")
         folder = self.repository / model / str(version)
         plan = FeaturePlan.model_validate_json((folder / "plan.json").read_bytes())
-        paths = {table.name: folder / "tables" / f"{table.name}.parquet" for table in plan.tables}
+        paths = {table.name: folder / "tables" / f"{table.name}.table" for table in plan.tables}
         try:
             engine = FeatureEngine.from_files(plan, paths)
         except FeatureError as error:
@@ -161,6 +168,7 @@ class RefreshWorld:
             open_source,
             self.metrics,
             clock=lambda: self.now_s,
+            convert=convert_here,
         )
         self.agent.start_with(None)
         return self.agent

@@ -16,6 +16,7 @@ from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
 from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.artefacts.source import OpenSource
+from tidegate_dataplane.agent.artefacts.table_convert import ConvertTable, convert_in_process
 from tidegate_dataplane.agent.config_text import ModelConfig, to_config_text
 from tidegate_dataplane.agent.event_reports import EventReports
 from tidegate_dataplane.agent.files import OrderCheckpoint
@@ -36,7 +37,7 @@ from tidegate_dataplane.agent.state import (
     ServerState,
     SwitchGraph,
 )
-from tidegate_dataplane.agent.table_refresh import TableRefresher
+from tidegate_dataplane.agent.table_refresh import TableDelivery, TableRefresher
 from tidegate_dataplane.agent.triton import ServerGoneError
 from tidegate_dataplane.compiler.exchange import CompileFolder
 from tidegate_dataplane.contract import (
@@ -123,6 +124,7 @@ class Agent:
         samples: SampleConsumer | None = None,
         runners: RunnerRegistry | None = None,
         stream: StreamConsumer | None = None,
+        convert: ConvertTable = convert_in_process,
     ) -> None:
         self._settings = settings
         self._samples = samples
@@ -132,6 +134,7 @@ class Agent:
         self._repository = repository
         self._checkpoint = checkpoint
         self._open_source = open_source
+        self._convert = convert
         self._metrics = metrics
         self._event_reports = EventReports(
             settings.repository_dir.parent / EVENTS_FOLDER,
@@ -151,7 +154,13 @@ class Agent:
         folder = CompileFolder(settings.cache_dir / COMPILE_DIR)
         self._graphs = GraphSwitcher(folder, repository, metrics, self._load_versions, clock)
         self.tables = TableRefresher(
-            settings.pod_name, repository, open_source, metrics, self._load_versions, self._changed.set, clock
+            settings.pod_name,
+            repository,
+            TableDelivery(open_source, convert),
+            metrics,
+            self._load_versions,
+            self._changed.set,
+            clock,
         )
 
     def start_with(self, order: DesiredState | None) -> None:
@@ -324,7 +333,14 @@ class Agent:
             staging = await asyncio.to_thread(self._repository.make_staging)
             partial_dir = self._repository.partial_dir
             facts = await self._unless_changed(
-                fetch_artefact(order, staging, self._open_source, progress, partial_dir=partial_dir)
+                fetch_artefact(
+                    order,
+                    staging,
+                    self._open_source,
+                    progress,
+                    partial_dir=partial_dir,
+                    convert=self._convert,
+                )
             )
             if facts is None:
                 log.info(

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, StoredFile
 from tidegate_dataplane.agent.artefacts.table_fetch import StoredTables
 from tidegate_dataplane.agent.files import link_or_copy, write_whole
 from tidegate_dataplane.agent.formats import MODEL_FILES, SERVED_GRAPH, UNKNOWN_GRAPH
 from tidegate_dataplane.contract import DesiredState, ModelFormat
+from tidegate_dataplane.features.table_file import TABLE_SUFFIX, is_converted
 from tidegate_dataplane.runner_interface import COMPILE_FOLDER_FILE
 
 INCOMING = ".incoming"
@@ -89,7 +90,7 @@ class ModelRepository:
             except ValidationError:
                 continue
             folder = self._root / model / str(facts.version)
-            if all(_file_size(folder / file.path) == file.size for file in facts.files):
+            if all(_is_intact(folder, file) for file in facts.files):
                 versions[facts.version] = facts
         return versions
 
@@ -221,8 +222,11 @@ def _copy_package(target: Path, parts: Sequence[str]) -> None:
             shutil.copyfile(source, target / part)
 
 
-def _file_size(path: Path) -> int:
+def _is_intact(folder: Path, file: StoredFile) -> bool:
+    """Return whether a file has its size, and a converted table the content that it was made from."""
+    path = folder / file.path
     try:
-        return path.stat().st_size
+        has_size = path.stat().st_size == file.size
     except OSError:
-        return -1
+        return False
+    return has_size and (path.suffix != TABLE_SUFFIX or is_converted(path, file.sha256))

@@ -14,11 +14,12 @@ from tidegate_dataplane.agent import state
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress, open_target
 from tidegate_dataplane.agent.artefacts.source import OpenSource
+from tidegate_dataplane.agent.artefacts.table_convert import ConvertTable, convert_tables
 from tidegate_dataplane.agent.artefacts.table_fetch import (
     StoredTables,
+    converted_path,
     fetch_tables,
     identify_table,
-    table_path,
 )
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.refusals import ArtefactError, VersionRefusal
@@ -34,6 +35,8 @@ from tidegate_dataplane.contract import (
     TableRefresh,
     TableReport,
 )
+from tidegate_dataplane.features.errors import FeatureError
+from tidegate_dataplane.features.table_file import read_header
 
 log = structlog.get_logger()
 
@@ -46,6 +49,14 @@ UNREACHABLE_REASONS = frozenset(
 
 Load = Callable[[LoadVersions], Awaitable[VersionRefusal | None]]
 """Loads versions; returns why the order's version does not serve, None if it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDelivery:
+    """Where tables come from, and what converts them."""
+
+    open_source: OpenSource
+    convert: ConvertTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +102,7 @@ class TableRefresher:
         self,
         pod: str,
         repository: ModelRepository,
-        open_source: OpenSource,
+        delivery: TableDelivery,
         metrics: AgentMetrics,
         load: Load,
         wake: Callable[[], None],
@@ -99,7 +110,7 @@ class TableRefresher:
     ) -> None:
         """`wake` lets the loop take a step, in which it calls `load_tables`."""
         self._repository = repository
-        self._open_source = open_source
+        self._delivery = delivery
         self._metrics = metrics
         self._load = load
         self._wake = wake
@@ -197,7 +208,7 @@ class TableRefresher:
         self, served: _ServedTables, table: FeatureTable, refresh: TableRefresh, checks: _TableChecks
     ) -> None:
         """Fetch and check a table that its source has changed; raise ArtefactError if it cannot be taken."""
-        identity = await identify_table(table, served.order, self._open_source)
+        identity = await identify_table(table, served.order, self._delivery.open_source)
         present = served.facts.tables.get(table.name)
         if present is not None and present.identity == identity:
             checks.clear_refusal()
@@ -225,13 +236,14 @@ class TableRefresher:
         new: _NewTable | None = None
         try:
             target = open_target(order, staging, progress, partial_dir=self._repository.partial_dir)
-            facts = await fetch_tables(order, target, self._open_source, stored)
+            facts = await fetch_tables(order, target, self._delivery.open_source, stored)
             if served.order != self._order:
                 return None
             if facts.digest == served.facts.digest:
                 await asyncio.to_thread(self._record_identity, served, table, facts)
                 return None
-            keys = await asyncio.to_thread(_count_keys, served.plan, table, staging)
+            facts = await convert_tables(order, facts, staging, self._delivery.convert)
+            keys = await asyncio.to_thread(_count_keys, table, staging)
             if served.serves:
                 await self._compare_keys(served, table, refresh, keys)
             if served.order != self._order:
@@ -249,7 +261,7 @@ class TableRefresher:
         content = facts.tables[table.name]
         present = served.facts.tables.get(table.name, content)
         tables = {**facts.tables, table.name: content.model_copy(update={"fetched_s": present.fetched_s})}
-        facts = facts.model_copy(update={"tables": tables})
+        facts = served.facts.model_copy(update={"tables": tables})
         self._repository.update_record(served.order, facts)
         self._served = replace(served, facts=facts)
 
@@ -269,7 +281,7 @@ class TableRefresher:
         sha256 = _find_sha256(served.facts, table)
         if sha256 not in self._keys:
             stored: StoredTables = self._repository.find_tables(served.order, served.facts, table.name)
-            self._keys[sha256] = await asyncio.to_thread(_count_keys, served.plan, table, stored.folder)
+            self._keys[sha256] = await asyncio.to_thread(_count_keys, table, stored.folder)
         return self._keys[sha256]
 
     async def load_tables(self, action: LoadVersions) -> bool:
@@ -367,22 +379,18 @@ def _classify_refusal(refusal: VersionRefusal) -> TableProblem:
 
 
 def _find_sha256(facts: ArtefactFacts, table: FeatureTable) -> str:
-    return next(file.sha256 for file in facts.files if file.path == table_path(table.name))
+    return next(file.sha256 for file in facts.files if file.path == converted_path(table.name))
 
 
-def _count_keys(plan: FeaturePlan, table: FeatureTable, folder: Path) -> int:
-    """Return the number of keys of a table in a version folder; the server checks when it loads it that no key comes twice.
+def _count_keys(table: FeatureTable, folder: Path) -> int:
+    """Return the number of keys of a converted table in a version folder.
 
     Raises:
-        ArtefactError: ArtefactInvalid if it is not Parquet or lacks a column.
+        ArtefactError: ArtefactInvalid if it is damaged.
     """
-    # Imported here: a pod without such tables does not pay 50 MiB for it.
-    from tidegate_dataplane.features.errors import FeatureError
-    from tidegate_dataplane.features.references import list_columns
-    from tidegate_dataplane.features.tables import count_rows
-
-    key = next(entity.key for entity in plan.entities if entity.name == table.entity)
     try:
-        return count_rows(folder / table_path(table.name), table.name, {key, *list_columns(plan)[table.name]})
+        with (folder / converted_path(table.name)).open("rb") as file:
+            return read_header(file).rows
     except FeatureError as error:
-        raise ArtefactError(FailureReason.ARTEFACT_INVALID, str(error)) from error
+        message = f"the converted table {table.name!r} cannot be read: {error}"
+        raise ArtefactError(FailureReason.ARTEFACT_INVALID, message) from error

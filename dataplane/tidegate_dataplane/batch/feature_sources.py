@@ -2,10 +2,10 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.batch.columns import pc
@@ -21,6 +21,7 @@ from tidegate_dataplane.batch.plan import FileSegment, InputFile
 from tidegate_dataplane.batch.row_features import RowsView, make_keys, translate_errors
 from tidegate_dataplane.batch.store import TableSource
 from tidegate_dataplane.contract import BatchFeatures, EventStream, FeatureTable
+from tidegate_dataplane.features.convert import convert_temporarily
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.event_file import (
     EventColumns,
@@ -28,14 +29,35 @@ from tidegate_dataplane.features.event_file import (
     list_event_columns,
     read_event_columns,
 )
-from tidegate_dataplane.features.references import list_columns
-from tidegate_dataplane.features.tables import LoadedTable, load_table, release_memory
+from tidegate_dataplane.features.mapped_table import MappedTable
+from tidegate_dataplane.features.table_layout import TableLayout, list_layouts
+from tidegate_dataplane.features.tables import BLOCK_ROWS
 
 _CHUNK_BYTES: Final = 8 << 20
 
 OpenFolder = Callable[[str], TableSource]
 """Opens the folder of a URI."""
 SourceFiles = Mapping[str, Sequence[InputFile]]
+
+
+class _StoredRows:
+    """The rows of a table's files in a store."""
+
+    def __init__(
+        self, files: Sequence[InputFile], read_files: Callable[[Sequence[str]], Iterator[Any]]
+    ) -> None:
+        self._files = files
+        self._read_files = read_files
+
+    def count_rows(self, columns: Sequence[str]) -> int:
+        """Return their number; the columns are checked when they are read."""
+        del columns
+        return sum(file.rows for file in self._files)
+
+    def read_blocks(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield them in order, as record batches of Arrow."""
+        for part in self._read_files(columns):
+            yield from part.to_batches(max_chunksize=BLOCK_ROWS)
 
 
 class FeatureSources:
@@ -70,28 +92,26 @@ class FeatureSources:
             TableError: a file has changed, or does not fit the plan.
         """
         plan = self.features.plan
-        columns = list_columns(plan)
+        layouts = list_layouts(plan)
         with translate_errors(f"FeatureCompute {self.features.compute}"):
             tables = {
-                table.name: self._load_table(table, files[table.name], columns[table.name])
+                table.name: self._convert_table(table, files[table.name], layouts[table.name])
                 for table in plan.tables
             }
             events = {
                 stream.name: self._read_events(stream, files[stream.name], rows) for stream in plan.streams
             }
-            engine = FeatureEngine(plan, tables, events)
-        tables.clear()
-        release_memory()
-        return engine
+            return FeatureEngine(plan, tables, events)
 
-    def _load_table(self, table: FeatureTable, files: Sequence[InputFile], columns: set[str]) -> LoadedTable:
-        entity = self._entities[table.entity]
+    def _convert_table(
+        self, table: FeatureTable, files: Sequence[InputFile], layout: TableLayout
+    ) -> MappedTable:
         if table.sha256 is not None:
             self._check_digest(table.name, files[0], table.sha256)
-        parts = list(self._read_files(table.name, files, sorted({entity.key, *columns})))
-        if not parts:
+        if not any(file.rows for file in files):
             raise TableError(f"table {table.name!r} at {self.features.sources[table.name]} has no rows")
-        return load_table(pa.concat_tables(parts), table.name, entity)
+        read_files = partial(self._read_files, table.name, files)
+        return convert_temporarily(layout, _StoredRows(files, read_files))
 
     def _read_events(self, stream: EventStream, files: Sequence[InputFile], rows: RowsView) -> RecordedEvents:
         entity = self._entities[stream.entity]

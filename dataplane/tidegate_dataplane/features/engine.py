@@ -13,7 +13,6 @@ from tidegate_dataplane.contract import (
     Clip,
     Cross,
     Dwell,
-    EntityKeyType,
     EventFieldType,
     EventFilter,
     EventSequence,
@@ -45,12 +44,9 @@ from tidegate_dataplane.features.events import (
 )
 from tidegate_dataplane.features.index import Rows
 from tidegate_dataplane.features.inputs import check_field, check_keys, check_times, get_input
-from tidegate_dataplane.features.references import (
-    EventOperation,
-    check_fields,
-    list_columns,
-)
-from tidegate_dataplane.features.tables import LoadedTable, read_table, release_memory
+from tidegate_dataplane.features.mapped_table import MappedTable, TableRecords, map_tables
+from tidegate_dataplane.features.references import EventOperation, check_fields
+from tidegate_dataplane.features.table_layout import find_key_tables, name_feature, name_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ class _Call:
     """
 
     keys: Mapping[str, Array]
-    table_rows: Mapping[str, Rows]
+    records: Mapping[str, TableRecords]
     events: Mapping[str, _VisibleEvents]
     request: Mapping[str, Array]
     results: dict[str, Array] = field(default_factory=dict[str, Array])
@@ -92,14 +88,14 @@ class _Call:
 class FeatureEngine:
     """Computes one plan over its tables and events. Online and offline use differ only in where these come from.
 
-    Everything that depends on a table's row alone is computed once, when the engine is made: a request then costs one
-    search per table and one gather per feature. Features over events are computed for each row, as of its time.
+    Everything that depends on a table's row alone is computed once, when the table is converted: a request then costs one
+    search and one gather per table. Features over events are computed for each row, as of its time.
     """
 
     def __init__(
         self,
         plan: FeaturePlan,
-        tables: Mapping[str, LoadedTable],
+        tables: Mapping[str, MappedTable],
         events: Mapping[str, EventSource] | EventReader | None = None,
     ) -> None:
         """`events` has the source of each stream of the plan, by name, or reads them all at once.
@@ -108,8 +104,7 @@ class FeatureEngine:
             FeatureError: the plan and the tables or the streams do not fit.
         """
         self._plan = plan
-        # Of a table only this and what features gather from stay in memory.
-        self._indexes = {name: table.index for name, table in tables.items()}
+        self._tables = tables
         self._events = (
             SeparateSources(events or {}) if events is None or isinstance(events, Mapping) else events
         )
@@ -118,12 +113,7 @@ class FeatureEngine:
         check_fields(plan)
         self._filters = _parse_filters(plan)
         self._entities = {entity.name: entity for entity in plan.entities}
-        self._gathers: dict[str, Array] = {}
-        self._hashes: dict[FieldRef, hashing.Hashes] = {}
-        self._key_hashes: dict[str, tuple[str, hashing.Hashes]] = {}
-        """By entity with string keys: the table that has its keys, and the hash of each row's key."""
-        for feature in plan.features:
-            self._prepare_feature(feature, tables)
+        self._key_tables = find_key_tables(plan)
 
     @classmethod
     def from_files(
@@ -132,22 +122,13 @@ class FeatureEngine:
         paths: Mapping[str, Path],
         events: Mapping[str, EventSource] | EventReader | None = None,
     ) -> "FeatureEngine":
-        """Make the engine from the Parquet file of each table, by name, and the events of each stream.
+        """Make the engine from the converted file of each table, by name, and the events of each stream.
 
         Raises:
             FeatureError: the plan and the tables or the streams do not fit.
         """
         check_fields(plan)
-        entities = {entity.name: entity for entity in plan.entities}
-        columns = list_columns(plan)
-        tables = {
-            table.name: read_table(paths[table.name], table.name, entities[table.entity], columns[table.name])
-            for table in plan.tables
-        }
-        engine = cls(plan, tables, events)
-        tables.clear()
-        release_memory()
-        return engine
+        return cls(plan, map_tables(plan, paths), events)
 
     def compute_features(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every feature, [n, k], for `inputs`, [n] or [n, 1] each, named as the plan's inputs.
@@ -179,13 +160,13 @@ class FeatureEngine:
         lengths = {name: len(values) for name, values in columns.items()}
         if len(set(lengths.values())) > 1:
             raise FeatureError(f"the inputs differ in length: {lengths}")
-        rows = {
-            table.name: self._indexes[table.name].find_rows(keys[table.entity])
+        records = {
+            table.name: self._tables[table.name].read_records(keys[table.entity])
             for table in self._plan.tables
             if table.entity in keys
         }
         events = self._select_events(keys, columns[AS_OF]) if self._plan.streams else {}
-        return _Call(keys, rows, events, request)
+        return _Call(keys, records, events, request)
 
     def _select_events(self, keys: Mapping[str, Array], times: Times) -> dict[str, _VisibleEvents]:
         """Return the events of each stream that each row sees; `keys` [n] are those of each entity."""
@@ -197,41 +178,12 @@ class FeatureEngine:
             for stream in streams
         }
 
-    def _prepare_feature(self, feature: Feature, tables: Mapping[str, LoadedTable]) -> None:
-        """Compute what depends on a table's row alone."""
-        if isinstance(feature, Lookup):
-            self._gathers[feature.name] = tables[feature.field.table or ""].look_up_values(feature)
-            return
-        for reference in list_references(feature):
-            table = reference.table
-            if table is None:
-                self._prepare_key_hashes(reference, tables)
-                continue
-            if isinstance(feature, Bucketize):
-                values, present = tables[table].read_numbers(reference.column)
-                buckets = transforms.assign_buckets(values, present, feature.boundaries)
-                self._gathers[feature.name] = buckets[:, None]
-            elif reference not in self._hashes:
-                self._hashes[reference] = tables[table].hash_column(reference.column)
-
-    def _prepare_key_hashes(self, reference: FieldRef, tables: Mapping[str, LoadedTable]) -> None:
-        """Hash the string keys of an entity that a table has, since only those of other keys depend on the request."""
-        entity = self._entities.get(reference.entity)
-        if entity is None or reference.origin is not None:
-            return
-        if entity.type is EntityKeyType.INT64 or entity.name in self._key_hashes:
-            return
-        for table in self._plan.tables:
-            if table.entity == entity.name:
-                self._key_hashes[entity.name] = table.name, tables[table.name].hash_column(entity.key)
-                return
-
     def _compute_feature(self, feature: Feature, call: _Call) -> Array:
         match feature:
             case Lookup():
-                return self._gather_values(feature, call)
+                return _read_stored(feature, call)
             case Bucketize() if feature.field.table is not None:
-                return self._gather_values(feature, call)
+                return _read_stored(feature, call)
             case Bucketize():
                 values = self._read_values(feature.field, call)
                 present = np.ones(len(values), dtype=bool)
@@ -255,9 +207,6 @@ class FeatureEngine:
                 ]
             case _:
                 assert_never(feature)
-
-    def _gather_values(self, feature: Lookup | Bucketize, call: _Call) -> Array:
-        return self._gathers[feature.name][call.table_rows[feature.field.table or ""]]
 
     def _compute_over_events(self, feature: EventOperation, call: _Call) -> Array:
         match feature:
@@ -321,7 +270,7 @@ class FeatureEngine:
 
     def _hash_values(self, reference: FieldRef, call: _Call) -> hashing.Hashes:
         if reference.table is not None:
-            return self._hashes[reference][call.table_rows[reference.table]]
+            return call.records[reference.table].values[name_hash(reference.column)]
         if reference not in call.hashes:
             call.hashes[reference] = self._compute_hashes(reference, call)
         return call.hashes[reference]
@@ -330,15 +279,19 @@ class FeatureEngine:
         values = self._read_values(reference, call)
         if values.dtype != np.object_:
             return hashing.hash_numbers(values)
-        if reference.origin is not None or reference.entity not in self._key_hashes:
+        if reference.origin is not None or reference.entity not in self._key_tables:
             return hashing.hash_strings(values.tolist())
-        table, row_hashes = self._key_hashes[reference.entity]
-        rows = call.table_rows[table]
-        hashes = row_hashes[rows]
-        unknown = np.flatnonzero(rows == len(row_hashes) - 1)
+        table = self._key_tables[reference.entity]
+        records = call.records[table]
+        hashes = records.values[name_hash(self._entities[reference.entity].key)].copy()
+        unknown = np.flatnonzero(~records.is_known)
         if len(unknown):
             hashes[unknown] = hashing.hash_strings(values[unknown].tolist())
         return hashes
+
+
+def _read_stored(feature: Lookup | Bucketize, call: _Call) -> Array:
+    return call.records[feature.field.table or ""].values[name_feature(feature.name)]
 
 
 def _limit_events(

@@ -1,5 +1,9 @@
-"""The error of the feature engine."""
+"""The errors of the feature engine."""
 
 
 class FeatureError(ValueError):
     """A plan, a table or a request that the engine cannot use; the message names table, column and number."""
+
+
+class DiskFullError(FeatureError):
+    """A table for whose conversion the disk has no room; the message has the bytes that are needed and those that are free."""

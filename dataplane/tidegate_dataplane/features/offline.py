@@ -22,6 +22,7 @@ from tidegate_dataplane.contract import (
     describe_columns,
 )
 from tidegate_dataplane.features.columns import decode_column, is_string, is_text
+from tidegate_dataplane.features.convert import open_parquet_tables
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.event_file import parse_times, read_events
@@ -55,7 +56,7 @@ def compute_parquet(
 
 
 def make_engine(plan: FeaturePlan, tables: Mapping[str, Path], events: Mapping[str, Path]) -> FeatureEngine:
-    """Read all tables and events into memory, from a Parquet file or a folder of files each.
+    """Convert all tables, and read all events into memory, from a Parquet file or a folder of files each.
 
     Raises:
         FeatureError: they do not fit the plan, or one is missing.
@@ -67,7 +68,7 @@ def make_engine(plan: FeaturePlan, tables: Mapping[str, Path], events: Mapping[s
         stream.name: read_events(events[stream.name], stream, entities[stream.entity])
         for stream in plan.streams
     }
-    return FeatureEngine.from_files(plan, tables, recorded)
+    return FeatureEngine(plan, open_parquet_tables(plan, tables), recorded)
 
 
 def check_rows(path: Path, plan: FeaturePlan, time_column: str) -> int:

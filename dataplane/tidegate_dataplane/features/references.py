@@ -1,6 +1,5 @@
 """What the features of a plan read, and whether the plan declares it."""
 
-from collections.abc import Mapping
 from typing import TypeAlias, assert_never
 
 from tidegate_dataplane.contract import (
@@ -25,15 +24,6 @@ from tidegate_dataplane.features.errors import FeatureError
 
 EventOperation: TypeAlias = EventSequence | Window | Ratio | TimeSince | EventSession | Dwell
 """Operations that read the events of a stream."""
-
-
-def list_columns(plan: FeaturePlan) -> Mapping[str, set[str]]:
-    """Return the columns of each table that features read."""
-    columns: dict[str, set[str]] = {table.name: set() for table in plan.tables}
-    for reference in (reference for feature in plan.features for reference in list_references(feature)):
-        if reference.table is not None:
-            columns[reference.table].add(reference.column)
-    return columns
 
 
 def check_fields(plan: FeaturePlan) -> None:

@@ -1,6 +1,6 @@
-"""Read a plan's columns from Parquet tables into arrays with one more row for unknown keys."""
+"""Read a plan's columns of a table from Parquet, one block of rows after the other."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,46 +10,140 @@ import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from tidegate_dataplane.contract import Entity, EntityKeyType, Lookup, LookupType
-from tidegate_dataplane.features import hashing
+from tidegate_dataplane.contract import Entity, Lookup, LookupType
+from tidegate_dataplane.features import hashing, transforms
 from tidegate_dataplane.features.columns import decode_column, is_text
 from tidegate_dataplane.features.errors import FeatureError
-from tidegate_dataplane.features.index import IntegerIndex, KeyIndex, StringIndex
+from tidegate_dataplane.features.table_layout import NUMPY_TYPES, StoredFeature, parse_default
 
-NUMPY_TYPES: dict[LookupType, type[np.generic]] = {LookupType.INT64: np.int64, LookupType.FLOAT32: np.float32}
-BLOCK_ROWS = 16_384
-"""Rows whose lists are decoded at once; it bounds the memory for that."""
-INT64_MAX = np.iinfo(np.int64).max
+BLOCK_ROWS = 8_192
+"""Rows that are decoded at once; it bounds the memory for that."""
+_READ_BYTES = 1 << 20
+"""Bytes of a column that are read at once."""
 
 
-class LoadedTable:
-    """A table in memory: the row of each key, and the columns."""
+class ParquetRows:
+    """The rows of a Parquet file, or of all in a folder."""
 
-    def __init__(self, name: str, content: Any, index: KeyIndex) -> None:
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
         self._name = name
+
+    def count_rows(self, columns: Sequence[str]) -> int:
+        """Return the number of rows, reading no more than metadata.
+
+        Raises:
+            FeatureError: a file is not Parquet, or one of the columns is missing.
+        """
+        try:
+            dataset = self._open_dataset()
+            available = dataset.schema.names
+            missing = [column for column in sorted(columns) if column not in available]
+            if missing:
+                raise FeatureError(
+                    f"table {self._name!r} has no column {missing[0]!r}; it has {', '.join(sorted(available)[:50])}"
+                )
+            return sum(fragment.count_rows() for fragment in dataset.fragments)
+        except (pa.ArrowException, OSError) as error:
+            raise self._unreadable(error) from error
+
+    def read_blocks(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the rows in order, as record batches of at most BLOCK_ROWS, the first of which is empty and has the types.
+
+        Raises:
+            FeatureError: a file is damaged.
+        """
+        try:
+            dataset = self._open_dataset()
+            schema = pa.schema([dataset.schema.field(column) for column in columns])
+            yield pa.RecordBatch.from_pylist([], schema=schema)
+            for fragment in dataset.fragments:
+                yield from fragment.to_batches(
+                    schema=dataset.schema,
+                    columns=list(columns),
+                    batch_size=BLOCK_ROWS,
+                    batch_readahead=1,
+                    fragment_readahead=0,
+                    use_threads=False,
+                )
+        except (pa.ArrowException, OSError) as error:
+            raise self._unreadable(error) from error
+
+    def _open_dataset(self) -> Any:
+        # Without this, all columns of a row group are read at once.
+        return pq.ParquetDataset(self._path, pre_buffer=False, buffer_size=_READ_BYTES)
+
+    def _unreadable(self, error: Exception) -> FeatureError:
+        return FeatureError(f"table {self._name!r} cannot be read as Parquet: {error}")
+
+
+class TableBlock:
+    """Some rows of a table, as a record batch of Arrow."""
+
+    def __init__(self, content: Any, table: str) -> None:
         self._content = content
-        self.index = index
+        self._name = table
 
     @property
     def row_count(self) -> int:
-        """Return the number of rows, which is also the row of unknown keys."""
+        """Return the number of rows."""
         return int(self._content.num_rows)
 
-    def look_up_values(self, feature: Lookup) -> npt.NDArray[np.generic]:
-        """Return the feature's value for each row, [rows + 1, k]; the last row has the default."""
-        default = _parse_default(feature)
+    def count_nulls(self, column_name: str) -> int:
+        """Return the number of nulls in a column."""
+        return int(self._read_column(column_name).null_count)
+
+    def measure_text(self, column_name: str) -> int:
+        """Return the bytes of the longest text of a column; 0 if it holds none."""
+        column = self._read_column(column_name)
+        if not is_text(column.type):
+            return 0
+        return int(pc.max(pc.binary_length(pc.cast(column, pa.large_binary()))).as_py() or 0)
+
+    def read_integer_keys(self, entity: Entity) -> npt.NDArray[np.int64]:
+        """Return the int64 key of each row, 0 for nulls.
+
+        Raises:
+            FeatureError: the column has another type, or integers beyond int64.
+        """
+        keys = self._read_column(entity.key)
+        if not pa.types.is_integer(keys.type):
+            raise FeatureError(
+                f"table {self._name!r}, key column {entity.key!r} holds {keys.type}, and entity {entity.name!r} has int64 keys"
+            )
+        try:
+            return np.ascontiguousarray(pc.fill_null(pc.cast(keys, pa.int64()), 0))
+        except pa.ArrowInvalid as error:
+            raise FeatureError(f"table {self._name!r}, key column {entity.key!r}: {error}") from error
+
+    def read_text_keys(self, entity: Entity) -> Sequence[bytes]:
+        """Return the UTF-8 key of each row, empty for nulls; FeatureError if the column has another type."""
+        keys = self._read_column(entity.key)
+        if not is_text(keys.type):
+            raise FeatureError(
+                f"table {self._name!r}, key column {entity.key!r} holds {keys.type}, and entity {entity.name!r} has string keys"
+            )
+        return list(pc.fill_null(pc.cast(keys, pa.large_binary()), b"").to_pylist())
+
+    def compute_values(self, feature: StoredFeature) -> npt.NDArray[np.generic]:
+        """Return the feature's value for each row, [rows, k]."""
+        if isinstance(feature, Lookup):
+            return self._look_up_values(feature)
+        values, present = self.read_numbers(feature.field.column)
+        return transforms.assign_buckets(values, present, feature.boundaries)[:, None]
+
+    def _look_up_values(self, feature: Lookup) -> npt.NDArray[np.generic]:
+        default = parse_default(feature)
         dtype = NUMPY_TYPES[feature.type]
         column = self._read_column(feature.field.column)
-        values = np.full((self.row_count + 1, feature.length or 1), default, dtype=dtype)
+        values = np.full((self.row_count, feature.length or 1), default, dtype=dtype)
         if feature.length is None:
             flat, present = self._read_scalars(column, feature.field.column, feature.type)
-            values[:-1, 0] = np.where(present, flat, default).astype(dtype)
+            values[:, 0] = np.where(present, flat, default).astype(dtype)
             return values
         if not _is_list(column.type):
             raise self._wrong_type(feature.field.column, column.type, "a lookup with a length needs a list")
-        for start in range(0, self.row_count, BLOCK_ROWS):
-            block = column.slice(start, BLOCK_ROWS)
-            self._fill_lists(values[start : start + len(block)], block, feature)
+        self._fill_lists(values, column, feature)
         return values
 
     def _fill_lists(self, values: npt.NDArray[np.generic], column: Any, feature: Lookup) -> None:
@@ -66,22 +160,20 @@ class LoadedTable:
         values[inside] = flat[positions[inside]].astype(values.dtype)
 
     def read_numbers(self, column_name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Return (values [rows + 1], present [rows + 1]) of a numeric column, int64 or float64; the last is absent."""
+        """Return (values [rows], present [rows]) of a numeric column, int64 or float64."""
         column = self._read_column(column_name)
-        if pa.types.is_floating(column.type):
-            values, present = self._read_scalars(column, column_name, LookupType.FLOAT32)
-        else:
-            values, present = self._read_scalars(column, column_name, LookupType.INT64)
-        return np.append(values, values.dtype.type(0)), np.append(present, False)
+        is_floating = pa.types.is_floating(column.type)
+        return self._read_scalars(
+            column, column_name, LookupType.FLOAT32 if is_floating else LookupType.INT64
+        )
 
     def hash_column(self, column_name: str) -> hashing.Hashes:
-        """Return the hash of each row's value, [rows + 1]; nulls and the last row have that of a missing value."""
+        """Return the hash of each row's value, [rows]; nulls have that of a missing value."""
         column = self._read_column(column_name)
         if is_text(column.type):
             texts: Iterable[bytes | None] = pc.cast(column, pa.large_binary()).to_pylist()
             present = np.asarray(column.is_valid())
             values = hashing.hash_strings(text or b"" for text in texts)
-            values, present = np.append(values, np.uint64(0)), np.append(present, False)
         else:
             numbers, present = self.read_numbers(column_name)
             floating = numbers.dtype == np.float64
@@ -111,97 +203,6 @@ class LoadedTable:
 
     def _wrong_type(self, column: str, kind: Any, need: str) -> FeatureError:
         return FeatureError(f"table {self._name!r}, column {column!r} holds {kind}, and {need}")
-
-
-def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) -> LoadedTable:
-    """Read the key and the named columns of a Parquet file, or of all in a folder.
-
-    Raises:
-        FeatureError: a file is not Parquet, a column is missing, or a key is null, duplicate or of another type.
-    """
-    names = sorted({entity.key, *columns})
-    count_rows(path, name, names)
-    try:
-        content = pq.read_table(path, columns=names)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable_table(name, error) from error
-    return load_table(content, name, entity)
-
-
-def load_table(content: Any, name: str, entity: Entity) -> LoadedTable:
-    """Return the table of an Arrow table, which has the key's column.
-
-    Raises:
-        FeatureError: a key is null, duplicate or of another type.
-    """
-    return LoadedTable(name, content, _make_index(content.column(entity.key), name, entity))
-
-
-def release_memory() -> None:
-    """Return to the system what was used to read tables that are no longer referenced.
-
-    Arrow's pool would keep it: several times what features gather from.
-    """
-    pa.default_memory_pool().release_unused()
-
-
-def count_rows(path: Path, name: str, columns: Iterable[str]) -> int:
-    """Return the number of rows of a Parquet file, or of all in a folder, reading no more than its metadata.
-
-    Raises:
-        FeatureError: a file is not Parquet, or one of the columns is missing.
-    """
-    try:
-        dataset = pq.ParquetDataset(path)
-        available = dataset.schema.names
-        missing = [column for column in sorted(columns) if column not in available]
-        if missing:
-            raise FeatureError(
-                f"table {name!r} has no column {missing[0]!r}; it has {', '.join(sorted(available)[:50])}"
-            )
-        return sum(fragment.count_rows() for fragment in dataset.fragments)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable_table(name, error) from error
-
-
-def _unreadable_table(name: str, error: Exception) -> FeatureError:
-    return FeatureError(f"table {name!r} cannot be read as Parquet: {error}")
-
-
-def _make_index(column: Any, table: str, entity: Entity) -> KeyIndex:
-    keys = decode_column(column)
-    if keys.null_count:
-        raise FeatureError(
-            f"table {table!r}, key column {entity.key!r} has {keys.null_count} nulls of {len(keys)} rows"
-        )
-    if entity.type is EntityKeyType.INT64:
-        if not pa.types.is_integer(keys.type):
-            raise FeatureError(
-                f"table {table!r}, key column {entity.key!r} holds {keys.type}, and entity {entity.name!r} has int64 keys"
-            )
-        try:
-            return IntegerIndex(np.asarray(pc.cast(keys, pa.int64())), table)
-        except pa.ArrowInvalid as error:
-            raise FeatureError(f"table {table!r}, key column {entity.key!r}: {error}") from error
-    if not is_text(keys.type):
-        raise FeatureError(
-            f"table {table!r}, key column {entity.key!r} holds {keys.type}, and entity {entity.name!r} has string keys"
-        )
-    return StringIndex(pc.cast(keys, pa.large_binary()).to_pylist(), table)
-
-
-def _parse_default(feature: Lookup) -> int | float:
-    try:
-        value = int(feature.default) if feature.type is LookupType.INT64 else float(feature.default)
-    except ValueError as error:
-        raise FeatureError(
-            f"feature {feature.name!r} has the default {feature.default!r}, which is no {feature.type}"
-        ) from error
-    if feature.type is LookupType.INT64 and not -INT64_MAX - 1 <= value <= INT64_MAX:
-        raise FeatureError(
-            f"feature {feature.name!r} has the default {feature.default}, which does not fit int64"
-        )
-    return value
 
 
 def _is_list(kind: Any) -> bool:

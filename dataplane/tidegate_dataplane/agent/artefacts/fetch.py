@@ -16,6 +16,11 @@ from tidegate_dataplane.agent.artefacts.receive import (
     receive_file,
 )
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource, OpenSource
+from tidegate_dataplane.agent.artefacts.table_convert import (
+    ConvertTable,
+    convert_in_process,
+    convert_tables,
+)
 from tidegate_dataplane.agent.artefacts.table_fetch import fetch_tables
 from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.formats import CODE_FORMATS, MODEL_FILES
@@ -33,6 +38,7 @@ async def fetch_artefact(
     progress: DownloadProgress,
     *,
     partial_dir: Path,
+    convert: ConvertTable = convert_in_process,
 ) -> ArtefactFacts:
     """Fetch and verify the artefact of `order` into `folder`, which is empty.
 
@@ -53,7 +59,7 @@ async def fetch_artefact(
     if order.format is ModelFormat.FEATURES:
         facts = await fetch_tables(order, target, open_source)
         check_pin(order.sha256, facts.digest, f"the tables of {order.owner}", "the pin")
-        return facts
+        return await convert_tables(order, facts, folder, convert)
     source = open_source(parse_uri(order.uri), order)
     try:
         facts = await _fetch_model(order, source, target)

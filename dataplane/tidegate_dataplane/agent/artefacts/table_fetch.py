@@ -14,6 +14,7 @@ from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.files import link_or_copy
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, FeatureTable
+from tidegate_dataplane.features.table_file import TABLE_SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,11 @@ class StoredTables:
     facts: ArtefactFacts
     changed: str
 
-    def find_file(self, path: str) -> FetchedFile:
-        """Return the stored file; KeyError if the version has none of this path."""
+    def find_table(self, name: str) -> FetchedFile:
+        """Return the stored table as it was fetched, with the size of the converted one; KeyError if there is none."""
         files = {file.path: file for file in self.facts.files}
-        return FetchedFile(path, files[path].size, files[path].sha256)
+        file = files[converted_path(name)]
+        return FetchedFile(table_path(name), file.size, file.sha256)
 
 
 async def fetch_tables(
@@ -47,8 +49,9 @@ async def fetch_tables(
     for table in plan.tables:
         path = check_relative_path(table_path(table.name), subject="table")
         if stored is not None and table.name != stored.changed:
-            file = stored.find_file(path)
-            await asyncio.to_thread(link_or_copy, stored.folder / path, target.folder / path)
+            file = stored.find_table(table.name)
+            converted = converted_path(table.name)
+            await asyncio.to_thread(link_or_copy, stored.folder / converted, target.folder / converted)
             target.used += file.size
         elif table.refresh is None:
             file = await _fetch_table(table, path, order, target, open_source)
@@ -75,8 +78,13 @@ async def identify_table(table: FeatureTable, order: DesiredState, open_source: 
 
 
 def table_path(name: str) -> str:
-    """Return the path of a table within the folder of a version."""
+    """Return the path of a fetched table within the folder of a version."""
     return f"tables/{name}.parquet"
+
+
+def converted_path(name: str) -> str:
+    """Return the path of a converted table within the folder of a version."""
+    return f"tables/{name}{TABLE_SUFFIX}"
 
 
 async def _fetch_identified(

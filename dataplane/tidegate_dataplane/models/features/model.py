@@ -26,7 +26,7 @@ class TritonPythonModel:
     """One plan, with the interface of Triton's Python backend."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the plan and its tables, and open the events of its streams.
+        """Read the plan, map its tables, and open the events of its streams.
 
         Raises:
             TritonModelException: they do not fit; the message is the engine's.
@@ -57,7 +57,7 @@ class TritonPythonModel:
         try:
             self._engine = FeatureEngine.from_files(
                 plan,
-                {table.name: folder / "tables" / f"{table.name}.parquet" for table in plan.tables},
+                {table.name: folder / "tables" / f"{table.name}.table" for table in plan.tables},
                 self._events,
             )
         except FeatureError as error:

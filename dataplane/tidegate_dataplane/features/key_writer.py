@@ -1,0 +1,203 @@
+"""Write the index of a converted table's keys, in memory that does not grow with the table."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from tidegate_dataplane.features.table_keys import (
+    BUCKET_WORDS,
+    EMPTY,
+    SLOTS,
+    Rows,
+    Tokens,
+    choose_homes,
+    mix_tokens,
+)
+
+DENSE_FACTOR: Final = 4
+"""A range of keys so many times wider than their number is still worth an entry per possible key."""
+WINDOW_KEYS: Final = 1 << 21
+"""Keys that are put in order at once, which takes about 100 MB; all keys are read once for each such window."""
+EXAMPLES: Final = 3
+"""Keys in several rows that a message names."""
+_KEYS_PER_BUCKET: Final = 4
+_CHUNK_KEYS: Final = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenIndex:
+    """How to search the index, how many tokens several rows have, and two of the rows of some of these tokens."""
+
+    first_key: int | None
+    homes: int
+    duplicates: int = 0
+    examples: tuple["RepeatedToken", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RepeatedToken:
+    """A token that several rows have, two of them; `rank` orders examples."""
+
+    rank: int
+    token: int
+    rows: tuple[int, int]
+
+
+class KeySpill:
+    """The tokens of a table's rows, in the order of the rows, in a temporary file that no crash leaves behind."""
+
+    def __init__(self, folder: Path) -> None:
+        # Not in the memory of a /tmp: the folder is where the table goes.
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed in close()
+        self.count = 0
+        self._first = np.iinfo(np.int64).max
+        self._last = np.iinfo(np.int64).min
+
+    def append_tokens(self, tokens: Tokens) -> None:
+        """Add the tokens of the next rows."""
+        if not len(tokens):
+            return
+        keys = tokens.view(np.int64)
+        self._first, self._last = min(self._first, int(keys.min())), max(self._last, int(keys.max()))
+        write_all(self._file, tokens)
+        self.count += len(tokens)
+
+    def read_chunks(self) -> Iterator[tuple[int, Tokens]]:
+        """Yield the row of the first of some tokens, with the tokens."""
+        self._file.seek(0)
+        row = 0
+        while content := self._file.read(8 * _CHUNK_KEYS):
+            tokens = np.frombuffer(content, dtype=np.uint64)
+            yield row, tokens
+            row += len(tokens)
+
+    def find_range(self) -> tuple[int, int]:
+        """Return the first and the number of possible keys, of tokens that are integer keys; (0, 0) without any."""
+        return (int(self._first), int(self._last) - int(self._first) + 1) if self.count else (0, 0)
+
+    def close(self) -> None:
+        """Free the disk."""
+        self._file.close()
+
+
+def write_index(file: BinaryIO, spill: KeySpill, *, are_keys: bool) -> WrittenIndex:
+    """Write the index at the file's position; `are_keys`: the tokens are integer keys, which may be dense."""
+    first, span = spill.find_range()
+    if are_keys and span <= DENSE_FACTOR * spill.count + 1024:
+        return _write_dense(file, spill, first, span)
+    return _write_buckets(file, spill, are_keys=are_keys)
+
+
+def write_all(file: BinaryIO, values: np.ndarray) -> None:
+    """Write an array; a file without buffer may take less at a time."""
+    remaining = memoryview(np.ascontiguousarray(values)).cast("B")
+    while remaining:
+        remaining = remaining[file.write(remaining) or 0 :]
+
+
+def _write_dense(file: BinaryIO, spill: KeySpill, first: int, span: int) -> WrittenIndex:
+    repeated_keys: list[int] = []
+    count = 0
+    for start in range(0, span, WINDOW_KEYS):
+        window = np.full(min(WINDOW_KEYS, span - start), EMPTY, dtype=np.uint32)
+        is_repeated = np.zeros(len(window), dtype=bool)
+        for row, tokens in spill.read_chunks():
+            positions = tokens.view(np.int64) - (first + start)
+            inside = np.flatnonzero((positions >= 0) & (positions < len(window)))
+            positions, rows = positions[inside], (inside + row).astype(np.uint32)
+            is_repeated[positions[window[positions] != EMPTY]] = True
+            window[positions] = rows
+            is_repeated[positions[window[positions] != rows]] = True
+        count += int(is_repeated.sum())
+        repeated_keys += [first + start + int(place) for place in np.flatnonzero(is_repeated)[:EXAMPLES]]
+        write_all(file, np.where(window == EMPTY, np.uint32(spill.count), window))
+    examples = tuple(RepeatedToken(key, key, (0, 0)) for key in repeated_keys[:EXAMPLES])
+    return WrittenIndex(first, span, count, examples)
+
+
+def _write_buckets(file: BinaryIO, spill: KeySpill, *, are_keys: bool) -> WrittenIndex:
+    homes = max(-(-spill.count // _KEYS_PER_BUCKET), 1)
+    step = max(WINDOW_KEYS // _KEYS_PER_BUCKET, 1)
+    writer = _BucketWriter(file, are_keys=are_keys)
+    for start in range(0, homes, step):
+        end = min(start + step, homes)
+        tokens, rows = _select_window(spill, homes, start, end)
+        writer.write_window(tokens, rows, homes, start, end)
+    writer.write_overflow(homes)
+    return WrittenIndex(None, homes, writer.duplicates, tuple(writer.examples))
+
+
+def _select_window(spill: KeySpill, homes: int, start: int, end: int) -> tuple[Tokens, Rows]:
+    """Return the tokens whose home is in [start, end), with their rows, in the order of their mixed tokens."""
+    tokens: list[Tokens] = []
+    rows: list[Rows] = []
+    for row, chunk in spill.read_chunks():
+        buckets = choose_homes(mix_tokens(chunk), homes)
+        inside = np.flatnonzero((buckets >= start) & (buckets < end))
+        tokens.append(chunk[inside])
+        rows.append(inside + row)
+    selected = np.concatenate(tokens) if tokens else np.empty(0, dtype=np.uint64)
+    order = np.argsort(mix_tokens(selected), kind="stable")
+    return selected[order], (np.concatenate(rows) if rows else np.empty(0, dtype=np.intp))[order]
+
+
+class _BucketWriter:
+    """Gives each token the first free slot from its home on: slots are written in order, and none is moved.
+
+    Tokens come in the order of their homes, so slot i is max(8 * home i, slot i-1 + 1), a running maximum.
+    """
+
+    def __init__(self, file: BinaryIO, *, are_keys: bool) -> None:
+        self._file = file
+        self._are_keys = are_keys
+        self._next_slot = 0
+        self._tokens = np.empty(0, dtype=np.uint64)
+        self._rows = np.empty(0, dtype=np.intp)
+        self._slots = np.empty(0, dtype=np.intp)
+        self.duplicates = 0
+        self.examples: list[RepeatedToken] = []
+
+    def write_window(self, tokens: Tokens, rows: Rows, homes: int, start: int, end: int) -> None:
+        """Write the buckets [start, end), whose tokens these are; what they have no room for is written with the next ones."""
+        self._record_duplicates(tokens, rows)
+        steps = np.arange(len(tokens))
+        firsts = SLOTS * choose_homes(mix_tokens(tokens), homes) - steps
+        slots = np.maximum(np.maximum.accumulate(firsts), self._next_slot) + steps if len(steps) else steps
+        if len(slots):
+            self._next_slot = int(slots[-1]) + 1
+        self._tokens = np.concatenate([self._tokens, tokens])
+        self._rows = np.concatenate([self._rows, rows])
+        self._slots = np.concatenate([self._slots, slots])
+        self._write_buckets(start, end)
+
+    def _record_duplicates(self, tokens: Tokens, rows: Rows) -> None:
+        places = np.flatnonzero(tokens[1:] == tokens[:-1])
+        # Of equal tokens, the first two rows: the order is stable.
+        places = places[np.append(True, np.diff(places) > 1)[: len(places)]]
+        self.duplicates += len(places)
+        ranks = tokens.view(np.int64)[places] if self._are_keys else rows[places]
+        for place in places[np.argsort(ranks)[:EXAMPLES]].tolist():
+            key = int(tokens.view(np.int64)[place])
+            pair = int(rows[place]), int(rows[place + 1])
+            self.examples.append(RepeatedToken(key if self._are_keys else pair[0], key, pair))
+        self.examples = sorted(self.examples)[:EXAMPLES]
+
+    def write_overflow(self, start: int) -> None:
+        """Write what the last bucket had no room for, and an empty bucket at which every search ends."""
+        self._write_buckets(start, max(-(-self._next_slot // SLOTS), start) + 1)
+
+    def _write_buckets(self, start: int, end: int) -> None:
+        count = int(np.searchsorted(self._slots, SLOTS * end))
+        words = np.zeros((end - start, BUCKET_WORDS), dtype=np.uint64)
+        rows = words.view(np.uint32)
+        rows[:, 2 * SLOTS :] = EMPTY
+        buckets, slots = np.divmod(self._slots[:count] - SLOTS * start, SLOTS)
+        words[buckets, slots] = self._tokens[:count]
+        rows[buckets, 2 * SLOTS + slots] = self._rows[:count]
+        write_all(self._file, words)
+        self._tokens, self._rows = self._tokens[count:], self._rows[count:]
+        self._slots = self._slots[count:]

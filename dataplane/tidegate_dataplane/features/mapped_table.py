@@ -1,0 +1,106 @@
+"""Look keys up in a converted table that is mapped into memory, and shared with all processes that map it.
+
+The kernel reads pages when they are first used and drops them when memory is short. A file that was removed stays readable until
+its last reader ends.
+"""
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate_dataplane.contract import FeaturePlan
+from tidegate_dataplane.features.errors import FeatureError
+from tidegate_dataplane.features.table_file import RECORDS_OFFSET, TableHeader, read_header
+from tidegate_dataplane.features.table_keys import DenseIndex, HashedIndex, hash_words, make_words
+from tidegate_dataplane.features.table_layout import KEY_FIELD, TableLayout, list_layouts
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecords:
+    """The record of each key, [n] with the fields of the layout, and whether the table has the key, [n]."""
+
+    values: npt.NDArray[Any]
+    is_known: npt.NDArray[np.bool_]
+
+
+class MappedTable:
+    """A converted table, read-only."""
+
+    def __init__(self, content: mmap.mmap, header: TableHeader, layout: TableLayout) -> None:
+        self._header = header
+        self._dtype = layout.make_dtype(header.key_words)
+        self._has_text_keys = layout.has_text_keys
+        words = (header.rows + 1) * header.record_bytes // 8
+        records = np.frombuffer(content, dtype=np.uint64, count=words, offset=RECORDS_OFFSET)
+        self._records = records.reshape(header.rows + 1, -1)
+        self._index: DenseIndex | HashedIndex
+        if header.first_key is not None:
+            entries = np.frombuffer(content, np.uint32, header.homes, header.index_offset)
+            self._index = DenseIndex(entries, header.first_key, header.rows)
+        else:
+            buckets = np.frombuffer(content, np.uint64, -1, header.index_offset)
+            self._index = HashedIndex(buckets, header.homes, header.rows)
+
+    @property
+    def row_count(self) -> int:
+        """Return the number of rows, which is also the row of unknown keys."""
+        return self._header.rows
+
+    def read_records(self, keys: npt.NDArray[np.generic]) -> TableRecords:
+        """Return the record of each key; keys are int64 [n], or an object array of bytes [n]."""
+        if not self.row_count:
+            return self._take_records(np.zeros(len(keys), dtype=np.intp))
+        if not self._has_text_keys:
+            tokens = np.ascontiguousarray(keys, dtype=np.int64).view(np.uint64)
+            return self._take_records(self._index.find_rows(tokens))
+        words, fits = make_words(keys.tolist(), self._header.key_words)
+        rows = self._index.find_rows(hash_words(words, self._header.seed))
+        records = self._take_records(rows)
+        is_other = records.is_known & ~(fits & (records.values[KEY_FIELD] == words).all(axis=1))
+        if not is_other.any():
+            return records
+        rows[is_other] = self.row_count
+        return self._take_records(rows)
+
+    def _take_records(self, rows: npt.NDArray[np.intp]) -> TableRecords:
+        values = self._records.take(rows, axis=0).view(self._dtype)
+        return TableRecords(values.reshape(len(rows)), rows != self.row_count)
+
+
+def map_table(file: BinaryIO, layout: TableLayout) -> MappedTable:
+    """Map an open converted table; the file may be closed and removed afterwards.
+
+    Raises:
+        FeatureError: it is not the complete conversion of a table with this layout.
+    """
+    try:
+        header = read_header(file)
+        if header.layout != layout.compute_digest():
+            raise FeatureError("it was converted for another plan")
+        content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    except (FeatureError, OSError) as error:
+        raise FeatureError(f"the converted table {layout.table!r} cannot be read: {error}") from error
+    # Keys are all over the table: reading ahead would evict pages that are used.
+    content.madvise(mmap.MADV_RANDOM)
+    return MappedTable(content, header, layout)
+
+
+def map_tables(plan: FeaturePlan, paths: Mapping[str, Path]) -> dict[str, MappedTable]:
+    """Map the converted file of each table of a plan, by name.
+
+    Raises:
+        FeatureError: as `map_table`, and if a file is missing.
+    """
+    tables: dict[str, MappedTable] = {}
+    for name, layout in list_layouts(plan).items():
+        try:
+            with paths[name].open("rb") as file:
+                tables[name] = map_table(file, layout)
+        except OSError as error:
+            raise FeatureError(f"the converted table {name!r} cannot be read: {error}") from error
+    return tables
