@@ -401,7 +401,8 @@ def test_two_processes_share_one_file_and_read_on_when_it_is_gone(tmp_path: Path
         for _ in range(2)
     ]
     for reader in readers:
-        assert reader.stdin is not None and reader.stdout is not None
+        assert reader.stdin is not None
+        assert reader.stdout is not None
         reader.stdin.write(order.plan.to_json() + "\n")
         reader.stdin.flush()
         shared.append(int(reader.stdout.readline()))
