@@ -57,7 +57,7 @@ PLAN = a_plan(
 PARQUET = {"profiles": "profiles.parquet", "catalogue": "catalogue.parquet"}
 
 WORKER = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
 import numpy as np
 from tidegate_dataplane.contract import FeaturePlan
@@ -66,7 +66,9 @@ from tidegate_dataplane.features.engine import FeatureEngine
 def read_memory():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    return {name: kib[name] >> 10 for name in ("Rss", "Anonymous", "Pss_File")}
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    peak = int(status["VmHWM"].split()[0]) >> 10
+    return {"peak": peak} | {name: kib[name] >> 10 for name in ("Rss", "Anonymous", "Pss_File")}
 
 order = json.loads(sys.stdin.readline())
 plan = FeaturePlan.model_validate(order["plan"])
@@ -90,8 +92,7 @@ for line in sys.stdin:
         times.append(time.perf_counter_ns() - start)
         wrong += int((answer["price"][:, 0] != items / 4).sum() + (answer["age"][:, 0] != users % 90).sum())
         wrong += int((answer["history"][:, 0] != users % 1000).sum())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    print(json.dumps({"times": times, "wrong": wrong, "memory": {**read_memory(), "peak": peak}}), flush=True)
+    print(json.dumps({"times": times, "wrong": wrong, "memory": read_memory()}), flush=True)
 """
 
 
@@ -177,11 +178,12 @@ def convert_tables(folder: Path, plan: FeaturePlan) -> dict[str, Any]:
         )
         started = time.perf_counter()
         script = (
-            "import resource, sys\nfrom tidegate_dataplane.features.convert import convert_file\n"
+            "import sys\nfrom pathlib import Path\nfrom tidegate_dataplane.features.convert import convert_file\n"
             "from tidegate_dataplane.features.conversion import ConversionOrder\n"
             "result = convert_file(ConversionOrder.model_validate_json(sys.stdin.read()))\n"
             "assert not result.error, result.error\n"
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
+            "status = dict(line.split(':', 1) for line in Path('/proc/self/status').read_text().splitlines())\n"
+            "print(int(status['VmHWM'].split()[0]) >> 10)"
         )
         process = subprocess.run(
             [sys.executable, "-c", script],

@@ -174,7 +174,7 @@ def test_a_table_that_does_not_fit_is_named(shared_pod: ModelPod, plan: FeatureP
     report = shared_pod.wait_for("the table is refused", failed)
 
     assert report.failure is not None
-    assert report.failure.reason is FailureReason.LOAD_FAILED
+    assert report.failure.reason is FailureReason.ARTEFACT_INVALID
     assert "table 'profiles' has 1 keys in more than one row, such as 1" in report.failure.message
 
 

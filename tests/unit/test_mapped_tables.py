@@ -32,7 +32,7 @@ from builders.features import (
 )
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.contract import Feature
-from tidegate_dataplane.features import convert, key_writer, table_keys, tables
+from tidegate_dataplane.features import convert, key_writer, mapped_table, table_keys, tables
 from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
@@ -117,6 +117,22 @@ def test_string_keys_are_compared_as_a_whole(
     assert prices(engine) == []
 
 
+def test_keys_that_are_remembered_are_found_as_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped_table, "RECENT_KEYS", 10)
+    keys = [f"k{number}" for number in range(40)] + ["long" * 100]
+    parquet = write_table(
+        tmp_path / "t.parquet", item_id=keys, price=[float(row) for row in range(len(keys))]
+    )
+    engine, draw = converted(parquet, PRICE), random.Random(6)
+
+    for _ in range(60):
+        asked = draw.choices([*keys, "other", "long" * 99], k=draw.randrange(25))
+        wanted = [float(keys.index(key)) if key in keys else -1.0 for key in asked]
+        assert prices(engine, *asked) == wanted
+
+
 def test_two_keys_with_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hash_words, seeds = table_keys.hash_words, set[int]()
 
@@ -132,8 +148,6 @@ def test_two_keys_with_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_hash_of_a_stored_key_is_no_stored_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidegate_dataplane.features import mapped_table
-
     parquet = write_table(tmp_path / "t.parquet", item_id=["a"], price=[1.0])
     engine = converted(parquet, PRICE)
     (token,) = table_keys.hash_words(table_keys.make_words([b"a"], 1)[0], 0)

@@ -283,10 +283,12 @@ class FeatureEngine:
             return hashing.hash_strings(values.tolist())
         table = self._key_tables[reference.entity]
         records = call.records[table]
-        hashes = records.values[name_hash(self._entities[reference.entity].key)].copy()
-        unknown = np.flatnonzero(~records.is_known)
-        if len(unknown):
-            hashes[unknown] = hashing.hash_strings(values[unknown].tolist())
+        hashes = records.values[name_hash(self._entities[reference.entity].key)]
+        unknown = np.flatnonzero(records.rows == records.row_count)
+        if not len(unknown):
+            return hashes
+        hashes = hashes.copy()
+        hashes[unknown] = hashing.hash_strings(values[unknown].tolist())
         return hashes
 
 
