@@ -1235,6 +1235,7 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     _table("percent-above", ".minKeysPercent", "less than or equal to 100", minKeysPercent=101),
     _table("percent-below", ".minKeysPercent", "greater than or equal to 0", minKeysPercent=-1),
     _features("event-storage", "eventStorage", "must be from 64Mi to 1Ti", eventStorage="1Mi"),
+    _features("table-storage", "tableStorage", "must be from 64Mi to 1Ti", tableStorage="2Ti"),
     _features("store-none", "store", "give exactly one of embedded, redis", **_STREAMS, store={}),
     _features(
         "store-of-both",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,6 +126,15 @@ def table_of(report: AgentReport) -> TableReport:
     return table
 
 
+def mapped_tables(pod: ModelPod) -> list[str]:
+    """The converted tables of the pod that processes have mapped, those that were removed with a mark."""
+    folder, lines = str(pod.folder), set[str]()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            lines |= {line for line in maps.read_text().splitlines() if folder in line and ".table" in line}
+    return sorted({line.split(None, 5)[-1].rpartition("/")[2] for line in lines})
+
+
 def wait_for_answers(asking: list[Caller], value: float, *, count: int = 20) -> None:
     """Wait until every caller's newest answers are these."""
     wait_until(
@@ -165,6 +175,13 @@ def test_while_tables_change_no_request_fails_and_no_answer_mixes_two(pod: Model
         )
 
     assert [caller.problems for caller in asking] == [[], []]
+    wait_until(
+        lambda: mapped_tables(pod) == ["profiles.table"],
+        what="only the newest table is mapped",
+        timeout_s=60,
+    )
+    (folder,) = pod.folder.rglob("1/tables")
+    assert [path.name for path in folder.iterdir()] == ["profiles.table"]
     for caller in asking:
         assert [sorted(values) for values, _ in groupby(caller.answers)] == [[1.0], [2.0], [5.0]]
     assert second.loaded_s > first.loaded_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import random
@@ -30,7 +31,10 @@ from builders.features import (
     of_user,
     write_table,
 )
+from builders.waiting import eventually
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
+from tidegate_dataplane.agent.artefacts.table_convert import convert_in_process
+from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import Feature
 from tidegate_dataplane.features import convert, key_writer, mapped_table, table_keys, tables
 from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult
@@ -365,7 +369,7 @@ def test_a_disk_that_gets_full_is_reported_with_both_numbers(tmp_path: Path, siz
 
     assert result.is_disk_full
     assert result.error.startswith("table 'profiles' needs 185,544 bytes of disk when it is converted, and ")
-    assert "free: free space on the node" in result.error
+    assert "free: raise spec.tableStorage, free space on the node" in result.error
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
     assert not convert.convert_file(order).is_disk_full
 
@@ -379,6 +383,43 @@ def test_a_table_that_does_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pyt
 
     assert result.is_disk_full
     assert "and 1,000 are free" in result.error
+
+
+def conversions() -> list[int]:
+    """The processes that convert for this one."""
+    children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    return [int(pid) for pids in children for pid in pids if b"features.convert" in read_command(pid)]
+
+
+def read_command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+async def test_a_conversion_ends_with_its_order_and_its_end_is_reported(tmp_path: Path) -> None:
+    order = an_order(write_table(tmp_path / "t.parquet", user_id=[1], age=[2]), tmp_path / "t.table")
+    assert (await convert_in_process(order)).size == order.target.stat().st_size
+    # Nobody writes to a pipe, so that the conversion waits for it.
+    os.mkfifo(tmp_path / "pipe")
+    stuck = order.model_copy(update={"parquet": tmp_path / "pipe"})
+
+    task = asyncio.ensure_future(convert_in_process(stuck))
+    await eventually(lambda: len(conversions()) == 1, what="the conversion runs")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert conversions() == []
+
+    task = asyncio.ensure_future(convert_in_process(stuck))
+    await eventually(lambda: len(conversions()) == 1, what="the conversion runs")
+    os.kill(conversions()[0], signal.SIGKILL)
+    with pytest.raises(
+        ArtefactError, match="the conversion of table 'profiles' ended with status -9"
+    ) as raised:
+        await task
+    assert raised.value.refusal.is_transient
 
 
 # --- what processes share ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from tidegate_dataplane.contract import (
     TableRefresh,
     TableReport,
 )
+from tidegate_dataplane.features import convert
 from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult
 from tidegate_dataplane.features.convert import convert_file
 from tidegate_dataplane.features.engine import FeatureEngine
@@ -374,6 +376,47 @@ async def test_a_bad_table_changes_nothing(
     assert pod.answer() == [1, 1, 1]
 
 
+async def test_a_table_for_which_the_disk_is_too_small_is_named_and_the_old_one_serves(
+    pod: RefreshWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(pod.folder)
+    monkeypatch.setattr(convert.shutil, "disk_usage", lambda folder: usage._replace(free=5000))
+    pod.publish_users(2)
+    await pod.pass_interval()
+
+    assert pod.answer() == [1, 1, 1]
+    assert pod.table.problem is TableProblem.TABLE_UNREACHABLE
+    assert pod.table.message == (
+        "table 'profiles' needs 65,944 bytes of disk when it is converted, and 5,000 are free: raise spec.tableStorage, free "
+        "space on the node, or read fewer columns of it"
+    )
+    assert pod.agent.build_report().phase is AgentPhase.READY
+    assert list((pod.folder / "repository" / ".incoming").iterdir()) == []
+
+    monkeypatch.undo()
+    await pod.pass_interval()
+    assert pod.answer() == [2, 2, 2]
+    assert pod.table.problem is None
+
+
+@pytest.mark.parametrize("content", [b"", b"TGTABLE1", None])
+async def test_a_converted_file_that_is_damaged_is_made_again(
+    pod: RefreshWorld, content: bytes | None
+) -> None:
+    (path,) = (pod.folder / "repository").rglob("*.table")
+    intact = path.read_bytes()
+    path.unlink()
+    # Of the right size, and without the header that is written last.
+    path.write_bytes(bytes(len(intact)) if content is None else content)
+    downloads = len(pod.downloads)
+    pod.server.restart()
+    await pod.settle()
+
+    assert len(pod.downloads) == downloads + 1
+    assert path.read_bytes() == intact
+    assert pod.answer() == [1, 1, 1]
+
+
 async def test_a_source_that_does_not_have_it_is_named_and_asked_again(pod: RefreshWorld) -> None:
     aside = pod.users.rename(pod.models / "aside")
     await pod.pass_interval()
@@ -538,11 +581,14 @@ async def test_a_table_of_another_order_is_checked_after_a_whole_interval(pod: R
 async def test_only_the_changed_table_is_downloaded(tmp_path: Path) -> None:
     pod = RefreshWorld(tmp_path)
     await pod.serve_items()
+    (items,) = (pod.folder / "repository").rglob("catalogue.table")
+    inode = items.stat().st_ino
 
     pod.publish_users(2)
     await pod.pass_interval()
 
     assert pod.downloads == ["users.parquet"]
+    assert items.stat().st_ino == inode
     assert pod.server.engine is not None
     inputs = {"user_id": np.array([1]), "item_id": np.array([b"a"], dtype=object)}
     answer = pod.server.engine.compute_features(inputs)

@@ -340,7 +340,7 @@ class TableRefresher:
             message = f"the new table cannot be stored: {error}"
             return installed, VersionRefusal(FailureReason.FETCH_FAILED, message)
         except ServerGoneError:
-            message = "Triton ended while it loaded the new table: out of memory, if both do not fit; raise spec.resources.memory"
+            message = "Triton ended while it loaded the new table: out of memory, if no other cause is in its log; raise spec.resources.memory"
             return installed, VersionRefusal(FailureReason.SERVER_ENDED, message)
 
     def _record_refusal(self, source: str, checks: _TableChecks, refusal: VersionRefusal) -> None:

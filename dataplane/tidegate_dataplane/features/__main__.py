@@ -40,7 +40,7 @@ def _run_order(order: OfflineOrder) -> str | None:
     except (FeatureError, OSError) as error:
         return str(error)
     except MemoryError:
-        return "there is not enough memory for the tables and the events of all streams at once"
+        return "there is not enough memory for the events of all streams at once"
     return None
 
 

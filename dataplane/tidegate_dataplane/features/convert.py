@@ -266,8 +266,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def _report_full_disk(table: str, needed: int, folder: Path) -> DiskFullError:
     free = shutil.disk_usage(folder).free
     return DiskFullError(
-        f"table {table!r} needs {needed:,} bytes of disk when it is converted, and {free:,} are free: free space on the node, "
-        "or read fewer columns or shorter lists of it"
+        f"table {table!r} needs {needed:,} bytes of disk when it is converted, and {free:,} are free: raise "
+        "spec.tableStorage, free space on the node, or read fewer columns of it"
     )
 
 

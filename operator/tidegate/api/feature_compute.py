@@ -322,6 +322,13 @@ class FeatureComputeSpec(ApiModel):
             "Not used with store.redis."
         ),
     ] = "4Gi"
+    table_storage: Annotated[
+        StorageSize | None,
+        Field(
+            description="Disk that each replica requests for its tables, in bytes, as a quantity from 64Mi to 1Ti: pods run only on "
+            "nodes that have so much for them. It is no limit. Absent: none is requested."
+        ),
+    ] = None
     store: Annotated[
         EventStoreSpec | None, Field(description=f"{EventStoreSpec.__doc__} Absent: embedded.")
     ] = None

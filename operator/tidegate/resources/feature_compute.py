@@ -92,6 +92,9 @@ def build_features_objects(
         spread_labels=workload.selector,
         cpu=canonicalize_quantity(features.spec.resources.cpu),
         memory=canonicalize_quantity(features.spec.resources.memory),
+        disk=""
+        if features.spec.table_storage is None
+        else canonicalize_quantity(features.spec.table_storage),
         priority_class=f"{settings.priority_class_prefix}{_TIER}",
         claims=find_volume_claims(uris),
         storage_secret=settings.storage_secret,

@@ -113,6 +113,8 @@ class ServingPod:
     priority_class: str | None = None
     claims: tuple[str, ...] = ()
     """PersistentVolumeClaims that artefacts come from, mounted read-only at /mnt/pvc/<claim>."""
+    disk: str = ""
+    """Disk that the agent requests for what it fetches; empty requests none. A limit would let the kubelet evict the pod."""
     cache_folder: str = ""
     """Sub-folder of the node's cache of artefacts that is mounted, that of the namespace; empty mounts none."""
     sample_secret: str = ""
@@ -330,7 +332,14 @@ def _build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object
         "livenessProbe": _build_probe("/healthz", "agent", period_s=10, failures=6),
         "readinessProbe": _build_probe("/readyz", "agent", period_s=1, failures=2),
         "lifecycle": _build_pre_stop(_TELL_AGENT),
-        "resources": {"requests": {"cpu": AGENT_CPU, "memory": AGENT_MEMORY}, "limits": {"memory": "1Gi"}},
+        "resources": {
+            "requests": {
+                "cpu": AGENT_CPU,
+                "memory": AGENT_MEMORY,
+                **({"ephemeral-storage": pod.disk} if pod.disk else {}),
+            },
+            "limits": {"memory": "1Gi"},
+        },
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }

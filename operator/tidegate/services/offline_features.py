@@ -198,8 +198,8 @@ async def _end_process(process: Process) -> None:
 def _describe_end(status: int) -> str:
     if status == -9:
         return (
-            "the process that computes features was killed, as is done when memory is used up: all tables and events are"
-            " in memory at once; the same command goes on after the last file that is written"
+            "the process that computes features was killed, as is done when memory is used up: all events are in memory"
+            " at once; the same command goes on after the last file that is written"
         )
     return f"the process that computes features ended with status {status}"
 
