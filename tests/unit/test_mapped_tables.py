@@ -214,6 +214,30 @@ def test_a_folder_with_several_files_and_row_groups_is_one_table(tmp_path: Path)
     assert ages(FeatureEngine(a_plan(AGE), opened), 0, 499, 500, 999, 1000) == [0, 1497, 1500, 2997, -1]
 
 
+def test_a_column_may_be_in_the_names_of_folders(tmp_path: Path) -> None:
+    for age, users in ((30, [1, 2]), (40, [3])):
+        (tmp_path / "folder" / f"age={age}").mkdir(parents=True)
+        write_table(tmp_path / "folder" / f"age={age}" / "part.parquet", user_id=users)
+    opened = convert.open_parquet_tables(a_plan(AGE), {"profiles": tmp_path / "folder"})
+
+    assert ages(FeatureEngine(a_plan(AGE), opened), 1, 2, 3, 4) == [30, 30, 40, -1]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_a_table_that_is_read_when_it_is_used_has_the_same_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr(mapped_table, "READ_AHEAD_SHARE", share)
+    parquet = write_table(tmp_path / "t.parquet", user_id=list(range(5000)), age=list(range(5000)))
+
+    engine = converted(parquet, AGE)
+
+    lines = Path("/proc/self/smaps").read_text().split(str(tmp_path / "t.table"))[1].splitlines()
+    resident = next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+    assert (resident >= 5000 * 8 // 1024) == (share > 0)
+    assert ages(engine, 0, 4999, 5000) == [0, 4999, -1]
+
+
 @pytest.mark.parametrize("window", [64, 1 << 21])
 def test_keys_in_several_rows_are_counted_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int

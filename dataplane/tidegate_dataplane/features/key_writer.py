@@ -4,9 +4,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tidegate_dataplane.features.table_keys import (
     BUCKET_WORDS,
@@ -92,9 +93,9 @@ def write_index(file: BinaryIO, spill: KeySpill, *, are_keys: bool) -> WrittenIn
     return _write_buckets(file, spill, are_keys=are_keys)
 
 
-def write_all(file: BinaryIO, values: np.ndarray) -> None:
+def write_all(file: BinaryIO, values: npt.NDArray[Any]) -> None:
     """Write an array; a file without buffer may take less at a time."""
-    remaining = memoryview(np.ascontiguousarray(values)).cast("B")
+    remaining = memoryview(np.ascontiguousarray(values).tobytes())
     while remaining:
         remaining = remaining[file.write(remaining) or 0 :]
 

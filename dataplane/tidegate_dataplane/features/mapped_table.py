@@ -4,6 +4,7 @@ The kernel reads pages when they are first used and drops them when memory is sh
 its last reader ends.
 """
 
+import contextlib
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ from tidegate_dataplane.features.table_layout import KEY_FIELD, TableLayout, lis
 RECENT_KEYS: Final = 1 << 16
 """String keys whose rows a process remembers: to find one again takes a tenth of the time of a search."""
 MAX_RECENT_BYTES: Final = 255
+READ_AHEAD_SHARE: Final = 0.5
+"""Share of the available memory up to which a table is read at once when it is mapped."""
+_MADV_POPULATE_READ: Final = 22
+"""Of Linux; Python has no name for it before 3.14."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +111,31 @@ def map_table(file: BinaryIO, layout: TableLayout) -> MappedTable:
         content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except (FeatureError, OSError) as error:
         raise FeatureError(f"the converted table {layout.table!r} cannot be read: {error}") from error
-    # Keys are all over the table: reading ahead would evict pages that are used.
-    content.madvise(mmap.MADV_RANDOM)
+    _advise_kernel(content)
     return MappedTable(content, header, layout)
+
+
+def _advise_kernel(content: mmap.mmap) -> None:
+    """Read a table that fits into memory at once; of a larger one, no more than what is asked for."""
+    if len(content) > _read_available_bytes() * READ_AHEAD_SHARE:
+        # Keys are all over the table: reading ahead would evict pages that are used.
+        content.madvise(mmap.MADV_RANDOM)
+        return
+    try:
+        content.madvise(_MADV_POPULATE_READ)
+    except OSError:
+        # Linux before 5.14.
+        content.madvise(mmap.MADV_WILLNEED)
+
+
+def _read_available_bytes() -> int:
+    """Return the memory that the container may use at most, and no more than the node has available."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(lines["MemAvailable"].split()[0]) << 10
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            available = min(available, int(Path(path).read_text()))
+    return available
 
 
 def map_tables(plan: FeaturePlan, paths: Mapping[str, Path]) -> dict[str, MappedTable]:

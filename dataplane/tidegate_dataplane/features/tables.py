@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from tidegate_dataplane.contract import Entity, Lookup, LookupType
@@ -58,23 +59,31 @@ class ParquetRows:
             schema = pa.schema([dataset.schema.field(column) for column in columns])
             yield pa.RecordBatch.from_pylist([], schema=schema)
             for fragment in dataset.fragments:
-                yield from fragment.to_batches(
-                    schema=dataset.schema,
-                    columns=list(columns),
-                    batch_size=BLOCK_ROWS,
-                    batch_readahead=1,
-                    fragment_readahead=0,
-                    use_threads=False,
-                )
+                yield from _read_fragment(fragment, schema)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(error) from error
 
     def _open_dataset(self) -> Any:
-        # Without this, all columns of a row group are read at once.
-        return pq.ParquetDataset(self._path, pre_buffer=False, buffer_size=_READ_BYTES)
+        return pq.ParquetDataset(self._path)
 
     def _unreadable(self, error: Exception) -> FeatureError:
         return FeatureError(f"table {self._name!r} cannot be read as Parquet: {error}")
+
+
+def _read_fragment(fragment: Any, schema: Any) -> Iterator[Any]:
+    """Yield the rows of one file; columns that are in the names of its folders have one value."""
+    named = ds.get_partition_keys(fragment.partition_expression)
+    stored = [name for name in schema.names if name not in named]
+    # Fragments, and files with pre_buffer, read the columns of a row group at once.
+    with pq.ParquetFile(fragment.path, pre_buffer=False, buffer_size=_READ_BYTES) as file:
+        for batch in file.iter_batches(batch_size=BLOCK_ROWS, columns=stored, use_threads=False):
+            columns = [
+                pa.array([named[field.name]] * batch.num_rows)
+                if field.name in named
+                else batch.column(field.name)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=schema.names)
 
 
 class TableBlock:
