@@ -162,7 +162,9 @@ def test_feature_compute_with_streams(check_golden: CheckGolden) -> None:
         {"name": "seen", "timeSince": {"source": "views"}},
         {"name": "place", "bucketize": {"field": "request.position", "boundaries": [1, 10]}},
     ]
-    body = a_feature_compute(**live_features_spec(sources=sources, features=features), eventStorage="2Gi", tableStorage="40Gi")
+    body = a_feature_compute(
+        **live_features_spec(sources=sources, features=features), eventStorage="2Gi", tableStorage="40Gi"
+    )
     plan = plan_features(FeaturesObserved(body, NOW), SETTINGS)
 
     check_golden(FOLDER / "feature-compute-streams.yaml", _documents(plan))

@@ -227,8 +227,8 @@ class _TableWriter:
                 return spill, index
             if are_keys:
                 raise self._report_duplicates(index.duplicates, [str(key.token) for key in index.examples])
-            words = [self._read_words(row) for key in index.examples for row in key.rows]
-            pairs = zip(words[::2], words[1::2], strict=True)
+            key_words = [self._read_words(row) for key in index.examples for row in key.rows]
+            pairs = zip(key_words[::2], key_words[1::2], strict=True)
             if names := [read_text(first) for first, second in pairs if (first == second).all()]:
                 raise self._report_duplicates(index.duplicates, names)
             self._seed += 1
@@ -249,8 +249,8 @@ class _TableWriter:
         for start in range(0, count, BLOCK_ROWS):
             self._file.seek(RECORDS_OFFSET + start * size)
             content = self._file.read(min(BLOCK_ROWS, count - start) * size)
-            words = np.frombuffer(content, dtype=self._dtype)[KEY_FIELD]
-            spill.append_tokens(hash_words(words, self._seed))
+            key_words = np.frombuffer(content, dtype=self._dtype)[KEY_FIELD]
+            spill.append_tokens(hash_words(key_words, self._seed))
         return spill
 
     def _report_duplicates(self, count: int, examples: Sequence[str]) -> FeatureError:

@@ -193,12 +193,12 @@ class _BucketWriter:
 
     def _write_buckets(self, start: int, end: int) -> None:
         count = int(np.searchsorted(self._slots, SLOTS * end))
-        words = np.zeros((end - start, BUCKET_WORDS), dtype=np.uint64)
-        rows = words.view(np.uint32)
+        content = np.zeros((end - start, BUCKET_WORDS), dtype=np.uint64)
+        rows = content.view(np.uint32)
         rows[:, 2 * SLOTS :] = EMPTY
         buckets, slots = np.divmod(self._slots[:count] - SLOTS * start, SLOTS)
-        words[buckets, slots] = self._tokens[:count]
+        content[buckets, slots] = self._tokens[:count]
         rows[buckets, 2 * SLOTS + slots] = self._rows[:count]
-        write_all(self._file, words)
+        write_all(self._file, content)
         self._tokens, self._rows = self._tokens[count:], self._rows[count:]
         self._slots = self._slots[count:]

@@ -47,8 +47,8 @@ class MappedTable:
         self._dtype = layout.make_dtype(header.key_words)
         self._has_text_keys = layout.has_text_keys
         self._recent: dict[bytes, int] = {}
-        words = (header.rows + 1) * header.record_bytes // 8
-        records = np.frombuffer(content, dtype=np.uint64, count=words, offset=RECORDS_OFFSET)
+        count = (header.rows + 1) * header.record_bytes // 8
+        records = np.frombuffer(content, dtype=np.uint64, count=count, offset=RECORDS_OFFSET)
         self._records = records.reshape(header.rows + 1, -1)
         self._index: DenseIndex | HashedIndex
         if header.first_key is not None:
@@ -74,10 +74,11 @@ class MappedTable:
 
     def _find_texts(self, keys: list[bytes]) -> Rows:
         """Return the row of each string key, [n]."""
-        rows = np.fromiter(map(self._recent.get, keys, repeat(-1)), dtype=np.intp, count=len(keys))
+        try:
+            return np.fromiter(map(self._recent.__getitem__, keys), dtype=np.intp, count=len(keys))
+        except KeyError:
+            rows = np.fromiter(map(self._recent.get, keys, repeat(-1)), dtype=np.intp, count=len(keys))
         positions = np.flatnonzero(rows < 0)
-        if not len(positions):
-            return rows
         searched = [keys[position] for position in positions.tolist()]
         rows[positions] = self._search_texts(searched)
         if len(self._recent) > RECENT_KEYS - len(searched):
@@ -88,10 +89,10 @@ class MappedTable:
         return rows
 
     def _search_texts(self, keys: list[bytes]) -> Rows:
-        words, fits = make_words(keys, self._header.key_words)
-        rows = self._index.find_rows(hash_words(words, self._header.seed))
+        key_words, fits = make_words(keys, self._header.key_words)
+        rows = self._index.find_rows(hash_words(key_words, self._header.seed))
         stored = self._records.take(rows, axis=0).view(self._dtype).reshape(len(rows))[KEY_FIELD]
-        return np.where(fits & (stored == words).all(axis=1), rows, self.row_count)
+        return np.where(fits & (stored == key_words).all(axis=1), rows, self.row_count)
 
     def _take_records(self, rows: Rows) -> TableRecords:
         values = self._records.take(rows, axis=0).view(self._dtype)

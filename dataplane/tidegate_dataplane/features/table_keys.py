@@ -37,8 +37,8 @@ def make_words(keys: Sequence[bytes], width: int) -> tuple[npt.NDArray[np.uint64
     texts = [key + b"\x01" if len(key) <= _SHORT_BYTES else _shorten_key(key) for key in keys]
     if min(longest, _SHORT_BYTES) >= 8 * width:
         fits = np.array([len(text) <= 8 * width for text in texts], dtype=bool)
-    words = np.array(texts, dtype=f"S{8 * width}").view("<u8").reshape(len(keys), width)
-    return words, fits
+    key_words = np.array(texts, dtype=f"S{8 * width}").view("<u8").reshape(len(keys), width)
+    return key_words, fits
 
 
 def count_key_words(longest: int) -> int:
@@ -46,22 +46,22 @@ def count_key_words(longest: int) -> int:
     return min(longest // 8 + 1, MAX_KEY_WORDS)
 
 
-def read_text(words: npt.NDArray[np.uint64]) -> str:
+def read_text(key_words: npt.NDArray[np.uint64]) -> str:
     """Return a key from its words, for a message."""
-    text = words.astype("<u8").tobytes().rstrip(b"\x00")
+    text = key_words.astype("<u8").tobytes().rstrip(b"\x00")
     if text.endswith(b"\x02"):
         return f"one of more than {_SHORT_BYTES} bytes"
     return text[:-1].decode(errors="replace")
 
 
-def hash_words(words: npt.NDArray[np.uint64], seed: int) -> Tokens:
+def hash_words(key_words: npt.NDArray[np.uint64], seed: int) -> Tokens:
     """Return the token of each key, [n], from its words, [n, width]."""
-    hashes = words[:, 0] * _GAMMA
+    hashes = key_words[:, 0] * _GAMMA
     hashes += np.uint64(seed)
-    for column in range(1, words.shape[1]):
+    for column in range(1, key_words.shape[1]):
         hashes ^= hashes >> _HALF
         hashes *= _GAMMA
-        hashes += words[:, column]
+        hashes += key_words[:, column]
     hashes ^= hashes >> _HALF
     hashes *= _GAMMA
     hashes ^= hashes >> _HALF
@@ -87,24 +87,25 @@ class DenseIndex:
 
     def __init__(self, entries: npt.NDArray[np.uint32], first: int, rows: int) -> None:
         self._entries = entries
-        self._first = first
+        self._first = np.int64(first).view(np.uint64)
         self._rows = rows
 
     def find_rows(self, tokens: Tokens) -> Rows:
         """Return the row of each token, [n]; the number of rows if there is none."""
-        keys = tokens.view(np.int64)
-        inside = (keys >= self._first) & (keys <= self._first + (len(self._entries) - 1))
+        # Modulo 2**64, so that keys before the first one are large.
+        positions = tokens - self._first
+        inside = positions < self._entries.size
         if inside.all():
-            return self._entries.take(keys - self._first).astype(np.intp)
-        rows = self._entries.take(np.where(inside, keys, self._first) - self._first)
+            return self._entries.take(positions.view(np.intp)).astype(np.intp)
+        rows = self._entries.take(np.where(inside, positions, 0).astype(np.intp))
         return np.where(inside, rows, self._rows).astype(np.intp)
 
 
 class HashedIndex:
     """Buckets of eight tokens with their rows; a token that its own bucket has no room for is in one of the next."""
 
-    def __init__(self, words: Tokens, homes: int, rows: int) -> None:
-        self._buckets = words.reshape(-1, BUCKET_WORDS)
+    def __init__(self, key_words: Tokens, homes: int, rows: int) -> None:
+        self._buckets = key_words.reshape(-1, BUCKET_WORDS)
         self._homes = homes
         self._rows = rows
 

@@ -107,7 +107,8 @@ class TableBlock:
         column = self._read_column(column_name)
         if not is_text(column.type):
             return 0
-        return int(pc.max(pc.binary_length(pc.cast(column, pa.large_binary()))).as_py() or 0)
+        lengths = pc.call_function("binary_length", [pc.cast(column, pa.large_binary())])
+        return int(np.asarray(pc.fill_null(lengths, 0)).max(initial=0))
 
     def read_integer_keys(self, entity: Entity) -> npt.NDArray[np.int64]:
         """Return the int64 key of each row, 0 for nulls.
