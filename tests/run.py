@@ -26,7 +26,7 @@ from stages.cluster import SharedCluster, shared_cluster
 from stages.examples import ALL_TESTS_VARIABLE
 from stages.flakes import Flake, known_flakes, record
 from stages.machine import busy_seconds
-from stages.report import Outcome, flaky_block, leaks_block, slowest_block, stages_table, total_lines
+from stages.report import Outcome, costs_block, flaky_block, leaks_block, stages_table, total_lines
 from stages.rerun import NO_TESTS, Failed, plan_reruns
 from stages.results import Phase, Results, read
 from stages.slow import FullRun, age_line, read_last_full_run, write_full_run
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str], pytest: Runner) -> int:
     outcomes = run_stages([stages[name] for name in names], [*slow, *pytest_arguments], pytest)
     flakes = run_again(outcomes, pytest)
     seconds, processor_seconds = time.monotonic() - started, busy_seconds() - busy
-    print(slowest_block(outcomes))
+    print(costs_block(outcomes))
     leaks = leaks_block([leak for outcome in outcomes for leak in outcome.results.leaks])
     if leaks:
         print(leaks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import re
-import resource
 import subprocess
 import warnings
 from pathlib import Path
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from builders.scenario import NotReachedError
+from stages.accounts import Account, enter_own_account, read_own_seconds
 from stages.machine import pressure
 from stages.results import End, Failure, FailureKind, Leak, Phase, append, shorten
 from stages.slow import choose_slice, read_last_full_run
@@ -56,19 +56,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure in each process; print and record in the one that collects the reports of xdist's workers."""
-    config.pluginmanager.register(_Measure())
+    is_recorded = config.getoption("results") is not None
+    account = enter_own_account() if is_recorded else None
+    config.pluginmanager.register(_Measure(account))
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Record(config))
+        config.pluginmanager.register(_Record(config, account))
 
 
 class _Measure:
     """Adds to each report what only the process that ran the test knows."""
 
-    def __init__(self) -> None:
-        self._spent = _processor_seconds()
+    def __init__(self, account: Account | None) -> None:
+        self._account = account
+        self._spent = self._read_seconds()
 
     def pytest_runtest_logstart(self) -> None:
-        self._spent = _processor_seconds()
+        self._spent = self._read_seconds()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
@@ -77,7 +80,7 @@ class _Measure:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> object:
         report = yield
-        before, self._spent = self._spent, _processor_seconds()
+        before, self._spent = self._spent, self._read_seconds()
         report.processor_seconds = self._spent - before
         report.slow = item.get_closest_marker("slow") is not None
         if report.failed and call.excinfo is not None:
@@ -86,10 +89,17 @@ class _Measure:
             report.failure_kind = _classify(call.excinfo.value).value  # workers send plain values alone
         return report
 
+    def pytest_unconfigure(self) -> None:
+        if self._account is not None:
+            self._account.close()
+
+    def _read_seconds(self) -> float:
+        return self._account.seconds if self._account is not None else read_own_seconds()
+
 
 class _Record:
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, account: Account | None) -> None:
+        self._config, self._account = config, account
         self._path: Path | None = config.getoption("results")
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +127,8 @@ class _Record:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._path is not None:
-            append(self._path, End(session.testscollected))
+            spent = self._account.seconds if self._account is not None else 0.0
+            append(self._path, End(session.testscollected, spent))
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, nodeid: str) -> None:
         if self._path is not None and issubclass(warning_message.category, _LEAKS):
@@ -165,8 +176,3 @@ def _is_late(error: BaseException) -> bool:
     if isinstance(error, _LATE) or _LATE_MESSAGE.search(str(error)[:200]):
         return True
     return error.__cause__ is not None and _is_late(error.__cause__)
-
-
-def _processor_seconds() -> float:
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -14,6 +14,7 @@ from stages.rerun import NO_TESTS, Failed, Reruns
 from stages.results import Leak, Results, distinct
 
 _SLOWEST: Final = 15
+_COSTLIEST: Final = 25
 _MESSAGE_CHARACTERS: Final = 400
 
 
@@ -30,8 +31,10 @@ class Outcome:
 
     @property
     def processor_seconds(self) -> float:
-        """Of its tests' own processes and of the children that they waited for, all cores added up."""
-        return sum(test.processor_seconds for test in self.results.tests)
+        """Of pytest, its workers and all that they have started, all cores added up."""
+        end = self.results.end
+        tests = sum(test.processor_seconds for test in self.results.tests)
+        return max(tests, end.processor_seconds if end is not None else 0.0)
 
     @property
     def failed_again(self) -> Sequence[str]:
@@ -57,7 +60,7 @@ class Outcome:
 
 
 def stages_table(outcomes: Sequence[Outcome]) -> str:
-    """Return time, verdict and the tests' own processor time of each stage."""
+    """Return time, processor time and verdict of each stage."""
     lines = [f"{'stage':10} {'tests':>6} {'time':>8} {'processor':>10}  result"]
     for outcome in outcomes:
         line = (
@@ -82,24 +85,25 @@ def total_lines(outcomes: Sequence[Outcome], seconds: float, processor_seconds: 
     )
 
 
-def slowest_block(outcomes: Sequence[Outcome]) -> str:
-    """Return the slowest tests of each stage, and the files that take longest."""
+def costs_block(outcomes: Sequence[Outcome]) -> str:
+    """Return the slowest tests of each stage, and the files that cost most processor time."""
     lines: list[str] = []
     for outcome in outcomes:
         tests = outcome.results.tests
-        files: dict[str, float] = {}
-        for test in tests:
-            name = test.test.split("::", 1)[0]
-            files[name] = files.get(name, 0.0) + test.seconds
-        slowest = sorted(files.items(), key=lambda entry: -entry[1])[:_SLOWEST]
-        lines.append(f"slowest tests of {outcome.stage}: time, and processor time of the test's own process")
+        lines.append(f"slowest tests of {outcome.stage}: time, and processor time of all their processes")
         lines += [
             f"  {test.seconds:7.1f} s {test.processor_seconds:7.1f} s  {test.test}"
             for test in tests[:_SLOWEST]
             if test.seconds > 1
         ]
-        lines.append(f"slowest files of {outcome.stage}")
-        lines += [f"  {seconds:7.1f} s  {name}" for name, seconds in slowest if seconds > 1]
+        files: dict[str, tuple[float, float]] = {}
+        for test in tests:
+            name = test.test.split("::", 1)[0]
+            spent, seconds = files.get(name, (0.0, 0.0))
+            files[name] = (spent + test.processor_seconds, seconds + test.seconds)
+        costly = sorted(files.items(), key=lambda entry: -entry[1][0])[:_COSTLIEST]
+        lines.append(f"files of {outcome.stage} with most processor time: it, and time")
+        lines += [f"  {spent:7.1f} s {seconds:7.1f} s  {name}" for name, (spent, seconds) in costly if spent > 1]
     return "\n".join(lines)
 
 

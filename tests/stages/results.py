@@ -47,7 +47,11 @@ class Phase:
     outcome: str
     seconds: float
     processor_seconds: float
-    """Of the test's own process and of the children that it waited for; a cluster's processes are not in it."""
+    """Of the process that ran it and of all that this has started, for this test or for earlier ones and still running.
+
+    The processes of the shared cluster are not in it. Where no cgroup can be made, only the process itself and the
+    children that it waited for are counted.
+    """
     slow: bool = False
     failure: Failure | None = None
 
@@ -68,6 +72,8 @@ class End:
 
     collected: int
     """Tests that were to run."""
+    processor_seconds: float = 0.0
+    """Of pytest, its workers and all that they have started; 0 where no cgroup can be made."""
 
 
 @dataclass(frozen=True, slots=True)
