@@ -101,6 +101,9 @@ def main(arguments: Sequence[str], pytest: Runner) -> int:
     names = chosen.stage or [stage.name for stage in STAGES]
     if chosen.all:
         os.environ[ALL_TESTS_VARIABLE] = "1"
+    # API servers and other Go programs live for minutes on a machine with memory to spare: collecting their garbage
+    # less often saves a sixth of their processor time.
+    os.environ.setdefault("GOGC", "400")
     slow = [] if chosen.all else [f"--slow-seed={commit}"]
     started, busy = time.monotonic(), busy_seconds()
     outcomes = run_stages([stages[name] for name in names], [*slow, *pytest_arguments], pytest)
