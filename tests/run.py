@@ -22,11 +22,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from stages.cluster import SharedCluster, shared_cluster
+from stages.cluster import SPENT, SharedCluster, shared_cluster
 from stages.examples import ALL_TESTS_VARIABLE
 from stages.flakes import Flake, known_flakes, record
 from stages.machine import busy_seconds
-from stages.report import Outcome, costs_block, flaky_block, leaks_block, stages_table, total_lines
+from stages.report import (
+    Outcome,
+    cluster_line,
+    costs_block,
+    flaky_block,
+    leaks_block,
+    stages_table,
+    total_lines,
+)
 from stages.rerun import NO_TESTS, Failed, plan_reruns
 from stages.results import Phase, Results, read
 from stages.slow import FullRun, age_line, read_last_full_run, write_full_run
@@ -105,11 +113,14 @@ def main(arguments: Sequence[str], pytest: Runner) -> int:
     # less often saves a sixth of their processor time.
     os.environ.setdefault("GOGC", "400")
     slow = [] if chosen.all else [f"--slow-seed={commit}"]
+    (RESULTS / SPENT).unlink(missing_ok=True)
     started, busy = time.monotonic(), busy_seconds()
     outcomes = run_stages([stages[name] for name in names], [*slow, *pytest_arguments], pytest)
     flakes = run_again(outcomes, pytest)
     seconds, processor_seconds = time.monotonic() - started, busy_seconds() - busy
     print(costs_block(outcomes))
+    if spent := cluster_line(RESULTS):
+        print(spent)
     leaks = leaks_block([leak for outcome in outcomes for leak in outcome.results.leaks])
     if leaks:
         print(leaks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import shutil
 import sys
@@ -11,17 +12,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from fixtures.cluster import OPTIONS, start
 from fixtures.installed import install_for_tests
-from stages.cluster import NOT_HERE
+from stages.accounts import Account, read_programs
+from stages.cluster import NOT_HERE, SPENT
 from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.cgroups import CgroupTree
 from tidegate_localcluster.checks import check_machine
 from tidegate_localcluster.cluster import LocalCluster
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.supplies import find_supplies
 
-LOGS: Final = Path(__file__).resolve().parents[1] / "build" / "test-results" / "cluster-logs"
+RESULTS: Final = Path(__file__).resolve().parents[1] / "build" / "test-results"
+LOGS: Final = RESULTS / "cluster-logs"
 """Those of the last cluster: a failed test may leave questions."""
 
 say = functools.partial(print, flush=True)
@@ -61,11 +67,27 @@ def end_cluster(cluster: LocalCluster) -> int:
         with suppress(OSError):  # neither a full disk nor a log that is gone keeps the cluster
             LOGS.mkdir(parents=True, exist_ok=True)
             shutil.copy(log, LOGS)
+    with suppress(OSError, psutil.Error):  # a cluster that died says less
+        (RESULTS / SPENT).write_text(json.dumps(read_spent(cluster)))
     remains = cluster.tear_down(say)
     shutil.rmtree(cluster.files.path, ignore_errors=True)
     if remains:
         say(f"the shared cluster has left: {remains}", file=sys.stderr)
     return 1 if remains else 0
+
+
+def read_spent(cluster: LocalCluster) -> dict[str, float]:
+    """Return processor seconds by program of a cluster that runs; all of its pods, past ones too, are `pods`."""
+    supervisor, tree = cluster.find_supervisor(), CgroupTree.detect()
+    if supervisor is None or tree is None:
+        return {}
+    cgroup = cluster.read_plan().cgroup
+    family = psutil.Process(supervisor)
+    in_pods = frozenset(tree.list_processes(cgroup))
+    pids = {supervisor, *(child.pid for child in family.children(recursive=True))} - in_pods
+    counts = [Account(folder) for folder in tree.list_existing_folders(cgroup)]
+    pods = max((account.seconds for account in counts if account.counts), default=0.0)
+    return {**read_programs(sorted(pids)), "pods": pods}
 
 
 if __name__ == "__main__":

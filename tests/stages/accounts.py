@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Final
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 _PROCESSES: Final = "cgroup.procs"
+_NANOSECONDS: Final = "cpuacct.usage"
+_STATISTICS: Final = "cpu.stat"
 _OWN: Final = "tidegate-tests-"
 """The id of the process follows."""
 
@@ -26,12 +28,20 @@ class Account:
     folder: Path
 
     @property
+    def counts(self) -> bool:
+        """Whether the kernel counts here: of the hierarchies of cgroup v1, one alone does."""
+        statistics = self.folder / _STATISTICS
+        return (self.folder / _NANOSECONDS).exists() or (
+            statistics.exists() and "usage_usec" in statistics.read_text()
+        )
+
+    @property
     def seconds(self) -> float:
         """Processor time of all processes that were ever in it or in an account below it, all cores added up."""
-        nanoseconds = self.folder / "cpuacct.usage"
+        nanoseconds = self.folder / _NANOSECONDS
         if nanoseconds.exists():
             return int(nanoseconds.read_text()) / 1e9
-        usage = dict(line.split() for line in (self.folder / "cpu.stat").read_text().splitlines())
+        usage = dict(line.split() for line in (self.folder / _STATISTICS).read_text().splitlines())
         return int(usage["usage_usec"]) / 1e6
 
     def close(self) -> None:
@@ -41,18 +51,8 @@ class Account:
         with suppress(OSError):
             self.folder.rmdir()
 
-    def read_programs(self) -> Mapping[str, float]:
-        """Return processor seconds by program name of the processes that live in it, children they waited for included."""
-        spent: dict[str, float] = {}
-        for pid in (self.folder / _PROCESSES).read_text().split():
-            with suppress(OSError):
-                name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-                ticks = sum(map(int, rest.split()[11:15]))
-                spent[name] = spent.get(name, 0.0) + ticks / os.sysconf("SC_CLK_TCK")
-        return spent
 
-
-def find_account(name: str) -> Account | None:
+def _find(name: str) -> Account | None:
     """Return the account below that of the calling process, whether it exists or not; None where cgroups cannot count."""
     for line in _read_own_cgroups():
         _, controllers, path = line.split(":", 2)
@@ -66,12 +66,12 @@ def find_account(name: str) -> Account | None:
 
 def enter_own_account() -> Account | None:
     """Create an account for the calling process and move into it; None where that is not possible."""
-    return enter_account(f"{_OWN}{os.getpid()}")
+    return _enter(f"{_OWN}{os.getpid()}")
 
 
-def enter_account(name: str) -> Account | None:
+def _enter(name: str) -> Account | None:
     """Create an account below that of the calling process and move into it; None where that is not possible."""
-    account = find_account(name)
+    account = _find(name)
     if account is None:
         return None
     _remove_abandoned(account.folder.parent)
@@ -89,6 +89,17 @@ def read_own_seconds() -> float:
     """Return the processor time of the calling process and of the children that it has waited for."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def read_programs(pids: Iterable[int]) -> Mapping[str, float]:
+    """Return processor seconds by program name of living processes, the children that they waited for included."""
+    spent: dict[str, float] = {}
+    for pid in pids:
+        with suppress(OSError):
+            name, _, fields = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            ticks = sum(map(int, fields.split()[11:15]))
+            spent[name] = spent.get(name, 0.0) + ticks / os.sysconf("SC_CLK_TCK")
+    return spent
 
 
 def _remove_abandoned(folder: Path) -> None:

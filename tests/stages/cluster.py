@@ -17,6 +17,8 @@ from fixtures.sharing import STATE_DIR_VARIABLE
 
 NOT_HERE: Final = 3
 """Exit code where this machine cannot have a cluster: tests on it are skipped with the reason."""
+SPENT: Final = "cluster-processor.json"
+"""Among the results: processor seconds by program of the cluster, written when it ends."""
 _PROGRAM: Final = Path(__file__).resolve().parents[1] / "shared_cluster.py"
 
 

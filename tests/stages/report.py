@@ -7,8 +7,10 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
+from stages.cluster import SPENT
 from stages.flakes import Flake, KnownFlake
 from stages.rerun import NO_TESTS, Failed, Reruns
 from stages.results import Leak, Results, distinct
@@ -103,8 +105,19 @@ def costs_block(outcomes: Sequence[Outcome]) -> str:
             files[name] = (spent + test.processor_seconds, seconds + test.seconds)
         costly = sorted(files.items(), key=lambda entry: -entry[1][0])[:_COSTLIEST]
         lines.append(f"files of {outcome.stage} with most processor time: it, and time")
-        lines += [f"  {spent:7.1f} s {seconds:7.1f} s  {name}" for name, (spent, seconds) in costly if spent > 1]
+        lines += [
+            f"  {spent:7.1f} s {seconds:7.1f} s  {name}" for name, (spent, seconds) in costly if spent > 1
+        ]
     return "\n".join(lines)
+
+
+def cluster_line(results: Path) -> str:
+    """Return processor seconds by program of the shared cluster; empty where none has run."""
+    path = results / SPENT
+    spent: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    programs = sorted(spent.items(), key=lambda entry: -entry[1])
+    shown = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in programs if seconds >= 1)
+    return f"processor time of the shared cluster: {sum(spent.values()):.0f} s: {shown}" if spent else ""
 
 
 def leaks_block(leaks: Iterable[Leak]) -> str:
