@@ -516,8 +516,8 @@ async def measure_neighbours(files: Path, options: argparse.Namespace) -> dict[s
         noise = [
             asyncio.create_task(repeat_act(per_s, act, errors))
             for per_s, act in (
-                (WRITES_PER_S, tenant.write_object),
-                (WRITES_PER_S / 3, tenant.change_metadata),
+                (options.writes_per_s, tenant.write_object),
+                (options.writes_per_s / 3, tenant.change_metadata),
                 (1.0, victim.change_object),
             )
         ]
@@ -561,6 +561,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument(
+        "--writes-per-s", type=float, default=WRITES_PER_S, help="objects that the tenant writes per second"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--files", type=Path, help="folder for logs and all other files")

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.integration
 def test_a_hostile_neighbour_and_a_proxy_that_lies_trouble_nobody_else(tmp_path: Path) -> None:
     output, files = tmp_path / "found.json", tmp_path / "files"
     files.mkdir()
-    code = neighbours.main(["--minutes", "1.25", "--output", str(output), "--files", str(files)])
+    pace = ("--minutes", "1.25", "--writes-per-s", "5")
+    code = neighbours.main([*pace, "--output", str(output), "--files", str(files)])
     found = json.loads(output.read_text())
     assert found["violations"] == []
     assert code == 0
