@@ -119,7 +119,7 @@ def write_table(
     """
     needed = 0
     try:
-        count = rows.count_rows(layout.columns)
+        count = rows.count_rows(layout.source_columns)
         if count > MAX_ROWS:
             raise FeatureError(f"table {layout.table!r} has {count:,} rows, and {MAX_ROWS:,} are possible")
         key_words = _count_key_words(rows, layout) if layout.has_text_keys else 0
@@ -168,7 +168,7 @@ class _TableWriter:
             spill, index = self._write_index(spill, offset)
             count = spill.count
         finally:
-            spill.close()
+            spill.free_disk()
         return TableHeader(
             source=source,
             layout=self._layout.compute_digest(),
@@ -187,7 +187,7 @@ class _TableWriter:
         entity, nulls = self._layout.entity, 0
         spill = KeySpill(self._folder)
         try:
-            for content in rows.read_blocks(self._layout.columns):
+            for content in rows.read_blocks(self._layout.source_columns):
                 block = TableBlock(content, self._layout.table)
                 nulls += block.count_nulls(entity.key)
                 records = self._make_records(block)
@@ -201,7 +201,7 @@ class _TableWriter:
                     f"table {self._layout.table!r}, key column {entity.key!r} has {nulls} nulls of {spill.count} rows"
                 )
         except BaseException:
-            spill.close()
+            spill.free_disk()
             raise
         return spill
 
@@ -243,7 +243,7 @@ class _TableWriter:
     def _spill_again(self, earlier: KeySpill) -> KeySpill:
         """Return the tokens with another seed, from the records."""
         count = earlier.count
-        earlier.close()
+        earlier.free_disk()
         spill = KeySpill(self._folder)
         size = self._dtype.itemsize
         for start in range(0, count, BLOCK_ROWS):

@@ -80,7 +80,7 @@ class KeySpill:
         """Return the first and the number of possible keys, of tokens that are integer keys; (0, 0) without any."""
         return (int(self._first), int(self._last) - int(self._first) + 1) if self.count else (0, 0)
 
-    def close(self) -> None:
+    def free_disk(self) -> None:
         """Free the disk."""
         self._file.close()
 

@@ -43,7 +43,7 @@ class TableLayout:
         return self.entity.type is EntityKeyType.STRING
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def source_columns(self) -> tuple[str, ...]:
         """Return the columns of the Parquet file that are read."""
         return tuple(
             sorted({self.entity.key, *self.hashed, *(feature.field.column for feature in self.features)})
