@@ -5,6 +5,7 @@ The control plane knows them through the contract, which the runner cannot impor
 
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 PREFIX: Final = "tidegate_model_"
@@ -40,7 +41,7 @@ ORIGINAL: Final = "original"
 ENGINE_PARAMETER: Final = "tidegate_engine"
 """Parameter of Triton's model configuration: what the order asks for, as JSON."""
 COMPILE_FOLDER_FILE: Final = "compile_folder"
-"""File of a version that names the folder through which its runners and the compiler exchange engines."""
+"""File of a version that names the folder through which its runners and the compiler exchange engines and requests."""
 
 SHARED_ROWS: Final = "tidegate_shared_rows"
 """Name of the first dimension, in a compiled graph, of inputs that take one row, or as many as the others."""
@@ -55,6 +56,14 @@ class JoinLimit(StrEnum):
     """Padding changes the answers."""
     ALONE = "Alone"
     """The other rows of an execution change the answers."""
+
+
+def find_compile_folder(version_dir: Path) -> Path | None:
+    """Return the folder through which the runners of a version and the compiler exchange files; None if it has none."""
+    try:
+        return Path((version_dir / COMPILE_FOLDER_FILE).read_text())
+    except OSError:
+        return None
 
 
 def count_instances(config: Mapping[str, Any]) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -184,6 +185,42 @@ def test_a_graph_that_the_server_refuses_is_given_up_and_the_published_one_goes_
         wait_until(lambda: load.report().versions["1"] > before + 20, what="version 1 answers")
     assert load.finish().problems == ()
     assert "tidegate_agent_graphs_refused_total 1.0" in pod.metrics()
+
+
+@pytest.mark.no_rerun("a wrong answer")
+def test_a_graph_that_answers_clients_otherwise_is_withdrawn_and_equal_answers_are_counted(
+    pod: ModelPod,
+) -> None:
+    publish(pod, 1)
+    publish(pod, 2)
+    pod.put(pod.order(1, graph_passes=True))
+    [batch] = column_batches((1, 2), count=1)
+    with closing(ScoringClient(pod.triton.grpc, pod.model)) as client:
+
+        def has_scores_of(version: str) -> bool:
+            return np.array_equal(client.score(batch.inputs).scores, batch.expected[version])
+
+        with run_compiler(pod):
+            wait_for_compile(pod, 1, CompilePhase.COMPILED)
+            wait_until(
+                lambda: has_scores_of("1") and compiled_of(pod).compared_requests > 1,
+                what="answers are compared",
+            )
+        # A graph with the answers of another version, as a wrong pass would make it.
+        return_graph(pod, (pod.artefact / "2" / "model.onnx").read_bytes())
+        wait_until(lambda: has_scores_of("2"), what="the wrong graph answers")
+        with run_compiler(pod):
+            report = wait_for_compile(pod, 1, CompilePhase.FAILED)
+            assert "answered requests of clients otherwise: numbers differ by" in report.message
+            wait_until(lambda: has_scores_of("1"), what="the published graph answers")
+        assert served_nodes(pod, 1) == report.nodes_before
+
+
+def compiled_of(pod: ModelPod) -> CompileReport:
+    """Return what the agent says about the graph."""
+    report = pod.report().compile
+    assert report is not None
+    return report
 
 
 def wait_for_attempt(pod: ModelPod, number: int) -> None:

@@ -78,6 +78,7 @@ def compiled() -> AgentReport:
         shared_inputs=("user",),
         nodes_before=602,
         nodes_after=12,
+        compared_requests=8,
     )
 
 
@@ -149,6 +150,7 @@ def test_the_status_has_the_passes_and_the_measured_speed_up() -> None:
         "nodes": 12,
         "publishedNodes": 602,
         "sharedInputs": ["user"],
+        "comparedRequests": 8,
         "passes": [
             {"name": "simplify", "applied": False, "reason": "nothing to change", "changes": 0},
             {"name": "fuseEmbeddings", "applied": True, "reason": "", "changes": 300},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,53 @@ def test_nothing_is_written_for_a_model_that_no_pass_changes(tmp_path: Path) -> 
     assert not any(each["applied"] for each in json.loads(done.stdout)["passes"])
     assert json.loads(done.stdout)["output"] is None
     assert not output.exists()
+
+
+def log_request(ids: list[list[object]], *, name: str = "ids") -> str:
+    """Return a line of the sample log."""
+    data = [number for row in ids for number in row]
+    tensor = {"name": name, "datatype": "INT64", "shape": [len(ids), len(ids[0])], "data": data}
+    return json.dumps({"id": "r-1", "inputs": [tensor], "outputs": []}) + "\n"
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_answers_are_compared_on_logged_requests(model: Path, tmp_path: Path, suffix: str) -> None:
+    lines = "".join(log_request([[row] * 200]) for row in (1, 2, 9)).encode() + b"\n"
+    path = tmp_path / f"samples{suffix}"
+    path.write_bytes(gzip.compress(lines) if suffix.endswith(".gz") else lines)
+    done = run(model, "--requests", path, "--rows", "1", "-o", "json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["loggedRequests"] == 3
+    assert "logged requests compared: 3" in run(model, "--requests", path, "--rows", "1").stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "has no requests"),
+        (log_request([[1] * 200]) + "nonsense\n", "line 2, is no record of the sample log: "),
+        ('{"inputs": 3}\n', "line 1, is no record of the sample log: "),
+        (log_request([["x"]]), "line 1, is no record of the sample log: "),
+        (log_request([[1]], name="age"), "line 1: the request lacks the model's inputs ids"),
+    ],
+)
+def test_a_file_without_requests_for_the_model_is_named_with_its_line(
+    model: Path, tmp_path: Path, content: str, message: str
+) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_text(content)
+    done = run(model, "--requests", path, "--rows", "1")
+    assert done.exit_code == 3
+    assert "samples.jsonl" in done.stderr
+    assert message in done.stderr.replace("\n", " ")
+
+
+def test_a_damaged_archive_of_requests_is_named(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl.gz"
+    path.write_bytes(gzip.compress(log_request([[1] * 200]).encode())[:-9])
+    done = run(model, "--requests", path, "--rows", "1")
+    assert done.exit_code == 3
+    assert "samples.jsonl.gz cannot be read" in done.stderr.replace("\n", " ")
 
 
 def test_graphs_are_drawn_before_and_after(model: Path, tmp_path: Path) -> None:

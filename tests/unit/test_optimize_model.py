@@ -23,12 +23,19 @@ from tidegate_dataplane.graph_passes.pipeline import (
     Pass,
     PassOutcome,
     compare_models,
+    compare_requests,
     explain_slowness,
     list_passes,
     optimize_model,
 )
-from tidegate_dataplane.graph_passes.proof import GraphRefusedError, Session, measure_error
-from tidegate_dataplane.graph_passes.samples import make_edge_requests, make_requests
+from tidegate_dataplane.graph_passes.proof import (
+    GraphRefusedError,
+    Session,
+    compare_answers,
+    compare_logged,
+    measure_error,
+)
+from tidegate_dataplane.graph_passes.samples import Request, make_edge_requests, make_requests
 from tidegate_dataplane.graph_passes.share_rows import find_shared_inputs, share_rows
 
 COLUMN = ColumnSpec(
@@ -110,6 +117,68 @@ def test_a_pass_that_answers_what_the_model_refuses_is_left_out() -> None:
     assert (outcome.applied, outcome.reason) == (
         False,
         "answers differ by inf from those of the graph before the pass, 0e+00 is allowed",
+    )
+
+
+class Table:
+    """A graph that answers a request with the row of its key; it refuses other keys."""
+
+    def __init__(self, **rows: list[float]) -> None:
+        self._rows = rows
+
+    def run_request(self, request: Request) -> list[Array] | None:
+        row = self._rows.get(str(request["key"][0]))
+        return None if row is None else [np.array(row, np.float32)]
+
+
+def ask_for(*keys: str) -> list[tuple[Request, Request]]:
+    requests = [{"key": np.array([key], dtype=object)} for key in keys]
+    return [(request, request) for request in requests]
+
+
+def test_rounding_of_a_score_near_zero_is_a_small_error_beside_other_requests_of_clients() -> None:
+    original, rewritten = Table(near=[1e-7], far=[2.0]), Table(near=[2e-7], far=[2.0])
+    assert compare_answers(original, rewritten, ask_for("near")).max_error == pytest.approx(1.0)
+    compared = compare_logged(original, rewritten, ask_for("near", "far"))
+    assert compared.answered == 2
+    assert compared.max_error == pytest.approx(5e-8)
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "error"),
+    [
+        (Table(a=[1.0, 4.0]), Table(a=[1.0, 3.0]), 0.25),
+        (Table(a=[1.0]), Table(a=[1.0, 1.0]), np.inf),
+        (Table(a=[1.0]), Table(), np.inf),
+        (Table(), Table(a=[1.0]), np.inf),
+        (Table(a=[1.0]), Table(a=[np.nan]), np.inf),
+        (Table(a=[np.nan]), Table(a=[np.nan]), 0.0),
+        (Table(), Table(), 0.0),
+    ],
+)
+def test_what_differs_for_a_request_of_a_client_is_an_error(
+    original: Table, rewritten: Table, error: float
+) -> None:
+    assert compare_logged(original, rewritten, ask_for("a")).max_error == error
+
+
+def test_requests_of_clients_are_compared_with_one_row_of_shared_inputs_and_with_all() -> None:
+    model = a_flattening_tower()
+    shared = share_user(model).model
+    random = np.random.default_rng(3)
+    user = random.standard_normal((1, 8, 4), np.float32)
+    items = random.standard_normal((5, 4), np.float32)
+    requests = [
+        {"user": user, "item": items},
+        {"user": np.repeat(user, 5, axis=0), "item": items},
+        {"user": np.full((5, 8, 4), np.inf, np.float32), "item": items},
+    ]
+    compared = compare_requests(model, shared, requests)
+    assert compared.max_error < 1e-5
+    assert compared.answered == 4, "two requests in two forms, and not the one with infinite numbers"
+    compared = compare_requests(model, model, requests)
+    assert (compared.answered, compared.max_error) == (1, 0.0), (
+        "without shared inputs, one row of them is refused"
     )
 
 

@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ import structlog
 import tidegate_dataplane.engines
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
-from tidegate_dataplane.compiler.exchange import SCRATCH_PREFIX, CompileFolder, CompileJob
+from tidegate_dataplane.compiler.exchange import SCRATCH_PREFIX, CompileFolder, CompileJob, RunModule
 from tidegate_dataplane.compiler.shared_graphs import add_cache_file, describe_passes
 from tidegate_dataplane.contract import EngineOrder
 from tidegate_dataplane.engines.bucket_shapes import BucketShape
@@ -31,9 +31,6 @@ MAX_TRIED: Final = 64
 MAX_FOLDER_BYTES: Final = 2 << 30
 MAX_ATTEMPTS: Final = 2
 _MODULE: Final = "tidegate_dataplane.compiler.compile_engine"
-
-RunModule = Callable[[CompileJob, str, Sequence[str]], int | None]
-"""Runs a module as a process with the compiler's limits; returns its exit status, None if it took too long."""
 
 
 class EngineJobs:

@@ -4,7 +4,7 @@ Every file appears by a rename, so each side can be killed at any moment.
 """
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from math import isfinite
 from pathlib import Path
 
@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tidegate_dataplane.agent.files import write_whole
 from tidegate_dataplane.contract import BucketResult, CompileOutcome, EngineOrder, EngineReport
 from tidegate_dataplane.engines.engine_folder import EngineFolder, describe_shape, find_engine_dir
+from tidegate_dataplane.sampling.kept_requests import list_requests
 
 GRAPH_FILE = "graph.onnx"
+COMPARISON_FILE = "comparison.json"
 SCRATCH_PREFIX = ".scratch-"
 MAX_TEXT_CHARS = 512
 """Of a shape or a reason in a report."""
@@ -44,6 +46,19 @@ class CompileResult(CompileOutcome):
     graph_sha256: str = ""
 
 
+class RequestComparison(BaseModel):
+    """How far the answers of two graphs to requests of clients differ; `error` says it to people, empty within the tolerance."""
+
+    model_config = ConfigDict(frozen=True)
+
+    answered: int
+    error: str = ""
+
+
+RunModule = Callable[[CompileJob, str, Sequence[str]], int | None]
+"""Runs a module as a process with the compiler's limits; returns its exit status, None if it took too long."""
+
+
 def make_engine_report(engines: EngineFolder) -> EngineReport:
     """Return what became of the buckets of a version, and what its runners say."""
     notes = engines.read_notes()
@@ -66,7 +81,7 @@ def make_engine_report(engines: EngineFolder) -> EngineReport:
 
 
 class CompileFolder:
-    """`<root>/job.json`, and `<root>/<digest>/` with `result.json`, the graph, and the number of attempts."""
+    """`<root>/job.json`, and `<root>/<digest>/` with `result.json`, the graph, requests of clients, and the number of attempts."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -100,6 +115,10 @@ class CompileFolder:
         """Return where the engines of a version are exchanged with its runners."""
         names = order.engine.value, order.precision.value
         return EngineFolder(find_engine_dir(self._root / digest, *names, order.rows, order.lengths))
+
+    def list_requests(self, digest: str) -> list[Path]:
+        """Return the files of requests that runners of the version have kept for a comparison."""
+        return list_requests(self._root / digest)
 
     def count_attempts(self, digest: str) -> int:
         """Return how often a compilation of this content has begun."""

@@ -1,8 +1,9 @@
 """Apply the graph passes to one model file, in a process that may run out of memory or time without harm to the compiler.
 
 `python3 -m tidegate_dataplane.compiler.optimize SOURCE OUTPUT` writes `OUTPUT/result.json`, and `OUTPUT/graph.onnx` if the
-passes found a faster graph. With `--candidate`, a graph that another pod compiled is compared with SOURCE, and no pass runs;
-exit status 1 says that it differs.
+passes found a faster graph. Each `--request` is a file with the request of a client, on which answers are compared as well.
+With `--candidate`, a graph that another pod compiled is compared with SOURCE, and no pass runs; exit status 1 says that it
+differs.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 import onnx
 
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
+from tidegate_dataplane.compiler.compare_requests import read_requests
 from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileResult
 from tidegate_dataplane.compiler.model_file import ModelNotCompiledError, explain_memory, read_model
 from tidegate_dataplane.contract import PassResult
@@ -27,6 +29,7 @@ from tidegate_dataplane.graph_passes.pipeline import (
     optimize_model,
 )
 from tidegate_dataplane.graph_passes.proof import GraphRefusedError
+from tidegate_dataplane.graph_passes.samples import Request
 
 
 def compile_file(arguments: Sequence[str]) -> int:
@@ -36,7 +39,8 @@ def compile_file(arguments: Sequence[str]) -> int:
         model = read_model(options.source)
         if options.candidate is not None:
             return _prove_graph(model, options.candidate)
-        result = _compile_graph(model, options.shared_input, options.output / GRAPH_FILE)
+        requests = read_requests(options.request)
+        result = _compile_graph(model, options.shared_input, requests, options.output / GRAPH_FILE)
     except ModelNotCompiledError as error:
         result = CompileResult(message=str(error))
     (options.output / "result.json").write_text(result.model_dump_json())
@@ -49,13 +53,16 @@ def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("output", type=Path)
     parser.add_argument("--candidate", type=Path)
     parser.add_argument("--shared-input", action="append", default=[])
+    parser.add_argument("--request", action="append", default=[], type=Path)
     return parser.parse_args(arguments)
 
 
-def _compile_graph(model: onnx.ModelProto, shared_inputs: Sequence[str], target: Path) -> CompileResult:
+def _compile_graph(
+    model: onnx.ModelProto, shared_inputs: Sequence[str], requests: Sequence[Request], target: Path
+) -> CompileResult:
     started = time.monotonic()
     try:
-        optimized = _refuse_slower(model, optimize_model(model, shared_inputs=shared_inputs))
+        optimized = _refuse_slower(model, optimize_model(model, requests, shared_inputs=shared_inputs))
     except GraphRefusedError as error:
         return CompileResult(
             message=f"ONNX Runtime does not load the model here: {error}; remove spec.compile"
@@ -74,6 +81,7 @@ def _compile_graph(model: onnx.ModelProto, shared_inputs: Sequence[str], target:
         nodes_before=len(model.graph.node),
         nodes_after=len(optimized.model.graph.node),
         seconds=round(time.monotonic() - started, 1),
+        compared_requests=len(requests) if digest else 0,
     )
 
 

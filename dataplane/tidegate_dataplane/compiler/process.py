@@ -23,6 +23,7 @@ from tidegate_dataplane.compiler.exchange import (
     CompileJob,
     CompileResult,
 )
+from tidegate_dataplane.compiler.request_checks import RequestChecks
 from tidegate_dataplane.compiler.settings import CompilerSettings
 from tidegate_dataplane.compiler.shared_graphs import SharedGraphs, make_cache_key
 
@@ -51,6 +52,7 @@ class Compiler:
         cache = None if folder is None else NodeCache(folder, settings.node_cache_bytes)
         self._shared = SharedGraphs(cache)
         self._engines = EngineJobs(self._folder, settings.exchange_dir, cache, self._run_module)
+        self._checks = RequestChecks(self._folder, settings.exchange_dir, self._shared, self._run_module)
 
     def compile_jobs(self) -> None:
         """Compile jobs until told to stop; no error ends the process, since its end would make the pod unready."""
@@ -67,12 +69,12 @@ class Compiler:
                 time.sleep(CRASH_PAUSE_S)
 
     def _take_step(self, job: CompileJob) -> bool:
-        """Compile the graph of a job, else one of its engines; return whether there was something to do."""
+        """Compile the graph of a job, else compare it on requests, else compile one of its engines; return whether one was due."""
         if self._folder.read_result(job.digest) is None:
             self.compile_job(job)
             return True
         try:
-            return self._engines.compile_next(job)
+            return self._checks.check_next(job) or self._engines.compile_next(job)
         except _WithdrawnError:
             return True
 
@@ -126,7 +128,7 @@ class Compiler:
         result = self._shared.load_result(key, graph)
         if result is None:
             return None
-        if self._run_process(job, scratch, graph) == 0:
+        if self._run_process(job, scratch, f"--candidate={graph}") == 0:
             return result
         log.warning("shared_graph_refused", model=job.model, version=job.version, key=key)
         graph.unlink(missing_ok=True)
@@ -134,7 +136,10 @@ class Compiler:
 
     def _run_passes(self, job: CompileJob, scratch: Path) -> CompileResult | None:
         """Return what the passes made of the job; None if they ended without a result, so that they are tried again."""
-        status = self._run_process(job, scratch)
+        requests = self._folder.list_requests(job.digest)
+        status = self._run_process(job, scratch, *(f"--request={path}" for path in requests))
+        for path in requests:
+            path.unlink(missing_ok=True)
         if status is None:
             return CompileResult(message=self._explain_timeout())
         try:
@@ -143,11 +148,9 @@ class Compiler:
             log.warning("compile_ended", model=job.model, version=job.version, status=status)
             return None
 
-    def _run_process(self, job: CompileJob, output: Path, candidate: Path | None = None) -> int | None:
-        """Run the passes as a process, as `_run_module` does."""
-        options = [f"--shared-input={name}" for name in job.shared_inputs]
-        if candidate is not None:
-            options.append(f"--candidate={candidate}")
+    def _run_process(self, job: CompileJob, output: Path, *own_options: str) -> int | None:
+        """Run the passes with these options as a process, as `_run_module` does."""
+        options = [*(f"--shared-input={name}" for name in job.shared_inputs), *own_options]
         arguments = [str(job.source), str(output), *options]
         return self._run_module(job, "tidegate_dataplane.compiler.optimize", arguments)
 

@@ -52,7 +52,12 @@ class SharedGraphs:
             shutil.copyfile(graph, target)
         except (OSError, ValidationError):
             return None
-        return result.model_copy(update={"cached": True})
+        return result.model_copy(update={"cached": True, "compared_requests": 0})
+
+    def drop_result(self, key: str) -> None:
+        """Let no other pod of the node find a result."""
+        if self._cache is not None:
+            self._cache.remove_name(f"{key}.result")
 
     def store_result(self, key: str, result: CompileResult, graph: Path) -> None:
         """Add a result and its graph, if they fit."""

@@ -98,6 +98,9 @@ class CompileOutcome(ContractModel):
     nodes_after: int = 0
     seconds: float = Field(default=0.0, description="how long the passes took, where they ran")
     cached: bool = Field(default=False, description="whether another pod of the node had compiled it")
+    compared_requests: int = Field(
+        default=0, description="requests of clients that both graphs have answered alike"
+    )
 
 
 class CompileReport(CompileOutcome):

@@ -21,12 +21,12 @@ from tidegate_dataplane.engines.engine_router import Engine, EngineRouter, Loade
 from tidegate_dataplane.engines.split_engine import Lookups, SplitEngine, list_network_names
 from tidegate_dataplane.runner_interface import (
     BUCKETED,
-    COMPILE_FOLDER_FILE,
     ENGINES_LOADED,
     HIT,
     MISS,
     ORIGINAL,
     PADDED_ROWS,
+    find_compile_folder,
 )
 
 POLL_S = 1.0
@@ -168,16 +168,13 @@ def start_engines(
     facts: RunnerFacts,
 ) -> EngineLoader | None:
     """Return the loader of a version, started; None if its order asks for no engine."""
-    try:
-        root = (version_dir / COMPILE_FOLDER_FILE).read_text()
-    except OSError:
-        return None
-    if not parameter:
+    root = find_compile_folder(version_dir)
+    if root is None or not parameter:
         return None
     content = json.loads(parameter)
     choice = read_choice(content)
     sizes = choice.sizes.rows, choice.sizes.lengths
-    folder = EngineFolder(find_engine_dir(Path(root), content["engine"], choice.precision, *sizes))
+    folder = EngineFolder(find_engine_dir(root, content["engine"], choice.precision, *sizes))
     router = EngineRouter(execute, choice, free_dims)
     loader = EngineLoader(folder, router, _find_engine(facts, choice.precision), facts)
     loader.start_loading()

@@ -23,14 +23,17 @@ from tidegate_dataplane.graph_passes.proof import (
     GraphRefusedError,
     Session,
     compare_answers,
+    compare_logged,
     mean_speedup,
     measure_speedups,
 )
 from tidegate_dataplane.graph_passes.rewriting import finish_rewrite
 from tidegate_dataplane.graph_passes.samples import (
     Request,
+    has_finite_numbers,
     make_edge_requests,
     make_requests,
+    repeat_shared,
     share_inputs,
 )
 from tidegate_dataplane.graph_passes.shape_arithmetic import state_shapes
@@ -151,7 +154,7 @@ def optimize_model(
     passes: Sequence[Pass] | None = None,
     measured_rows: Sequence[int] = MEASURED_ROWS,
 ) -> OptimizedModel:
-    """Apply the passes that prove equal and pay, all without `passes`; `requests`, such as logged ones, are compared beside random ones.
+    """Apply the passes that prove equal and pay, all without `passes`; `requests` of clients are compared beside random ones.
 
     `shared_inputs` have equal rows in most requests, such as the features of the user: if the part of the graph that depends
     on them alone can run once per request, the optimized model also takes one row of them. The given model is not changed.
@@ -173,6 +176,20 @@ def compare_models(original: onnx.ModelProto, candidate: onnx.ModelProto) -> Com
     return compare_answers(*sessions, _pair_forms(samples, (), find_shared_inputs(candidate)))
 
 
+def compare_requests(
+    original: onnx.ModelProto, candidate: onnx.ModelProto, requests: Sequence[Request]
+) -> Comparison:
+    """Compare the answers of a served graph on requests of clients, as `compare_models` does on random ones."""
+    shared = find_shared_inputs(candidate)
+    pairs = _pair_forms(_select_logged(requests, shared), (), shared)
+    return compare_logged(Session(original), Session(candidate), pairs)
+
+
+def _select_logged(requests: Sequence[Request], shared: Sequence[str]) -> list[Request]:
+    """Return the requests of clients that can be compared, with as many rows of shared inputs as of the others."""
+    return [repeat_shared(request, shared) for request in requests if has_finite_numbers(request)]
+
+
 def _make_samples(model: ir.Model) -> list[Request]:
     return [*make_requests(model), *make_edge_requests(model)]
 
@@ -188,7 +205,7 @@ class _Trial:
         self.outcomes: list[PassOutcome] = []
         self._original = self._session = Session(model)
         inferred = _read_model(model)
-        self._samples = [*requests, *_make_samples(inferred)]
+        self._logged, self._samples = requests, _make_samples(inferred)
         self._measured_rows = measured_rows
         self._measured = self._make_measured(inferred)
 
@@ -275,7 +292,11 @@ class _Trial:
     def _compare_samples(
         self, before: Session, shared_before: tuple[str, ...], after: Session, shared_after: tuple[str, ...]
     ) -> Comparison:
-        return compare_answers(before, after, _pair_forms(self._samples, shared_before, shared_after))
+        """Compare on random requests and on those of clients; the number that both answered is that of the random ones."""
+        logged = _select_logged(self._logged, shared_after)
+        random = compare_answers(before, after, _pair_forms(self._samples, shared_before, shared_after))
+        clients = compare_logged(before, after, _pair_forms(logged, shared_before, shared_after))
+        return Comparison(random.answered, max(random.max_error, clients.max_error))
 
     def _measure_speedups(self, session: Session, shared: tuple[str, ...]) -> Mapping[int, float]:
         pairs = _pair_requests(self._measured, self.shared_inputs, shared)

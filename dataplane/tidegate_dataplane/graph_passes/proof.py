@@ -82,7 +82,7 @@ class Comparison:
 
 
 def compare_answers(
-    original: Session, rewritten: Session, requests: Iterable[tuple[Request, Request]]
+    original: Answering, rewritten: Answering, requests: Iterable[tuple[Request, Request]]
 ) -> Comparison:
     """Return the difference of the answers to pairs of requests, for the original and for the rewritten graph."""
     answered, error = 0, 0.0
@@ -96,25 +96,58 @@ def compare_answers(
     return Comparison(answered, error)
 
 
+def compare_logged(
+    original: Answering, rewritten: Answering, requests: Iterable[tuple[Request, Request]]
+) -> Comparison:
+    """Return the same for requests of clients, with an error as a share of the output's largest number in all of them.
+
+    Of one request alone, the largest number may be a score near zero, and the error of its rounding a large share of that.
+    """
+    answered, missing = 0, 0.0
+    differences: dict[int, float] = {}
+    largest: dict[int, float] = {}
+    for request, other in requests:
+        expected, answer = original.run_request(request), rewritten.run_request(other)
+        if expected is None or answer is None:
+            missing = max(missing, 0.0 if expected is answer else np.inf)
+            continue
+        answered += 1
+        for output, arrays in enumerate(zip(expected, answer, strict=True)):
+            difference, number = _measure_difference(*arrays)
+            differences[output] = max(differences.get(output, 0.0), difference)
+            largest[output] = max(largest.get(output, 0.0), number)
+    errors = [
+        difference / max(largest[output], float(np.finfo(np.float32).tiny))
+        for output, difference in differences.items()
+    ]
+    return Comparison(answered, max([missing, *errors]))
+
+
 def measure_error(expected: Array, answer: Array) -> float:
     """Return the largest difference as a share of the largest expected number; 0.0 only for arrays that are equal, NaN included."""
+    difference, largest = _measure_difference(expected, answer)
+    is_share = 0.0 < difference < np.inf
+    return difference / max(largest, float(np.finfo(expected.dtype).tiny)) if is_share else difference
+
+
+def _measure_difference(expected: Array, answer: Array) -> tuple[float, float]:
+    """Return the largest difference and the largest expected number; infinite and 1.0 for arrays that are not comparable."""
     if not isinstance(expected, np.ndarray) or not isinstance(answer, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
         message = "an output is no tensor, so answers cannot be compared"
         raise TypeError(message)
     if expected.shape != answer.shape or expected.dtype != answer.dtype:
-        return np.inf
+        return np.inf, 1.0
     if expected.dtype.kind != "f":
-        return 0.0 if np.array_equal(expected, answer) else np.inf
-    if np.array_equal(expected, answer, equal_nan=True):
-        return 0.0
-    if not np.array_equal(np.isfinite(expected), np.isfinite(answer)):
-        return np.inf
+        return (0.0 if np.array_equal(expected, answer) else np.inf), 1.0
     finite = np.isfinite(expected)
+    if not np.array_equal(finite, np.isfinite(answer)):
+        return np.inf, 1.0
     if not np.array_equal(expected[~finite], answer[~finite], equal_nan=True):
-        return np.inf
+        return np.inf, 1.0
+    if not finite.any():
+        return 0.0, 0.0
     wide, other = expected[finite].astype(np.float64), answer[finite].astype(np.float64)
-    largest = float(np.abs(wide).max())
-    return float(np.abs(wide - other).max()) / max(largest, float(np.finfo(expected.dtype).tiny))
+    return float(np.abs(wide - other).max()), float(np.abs(wide).max())
 
 
 def measure_speedups(

@@ -93,6 +93,20 @@ def share_inputs(request: Request, names: Sequence[str]) -> tuple[Request, Reque
     return repeated, once
 
 
+def repeat_shared(request: Request, names: Sequence[str]) -> Request:
+    """Return a request of a client with as many rows of the named inputs as of the others, if it has one row of each."""
+    rows = max((len(array) for name, array in request.items() if name not in names and array.ndim), default=1)
+    return {
+        name: np.repeat(array, rows, axis=0) if name in names and array.ndim and len(array) == 1 else array
+        for name, array in request.items()
+    }
+
+
+def has_finite_numbers(request: Request) -> bool:
+    """Return whether no number of a request is infinite or NaN: graphs that are equal otherwise may differ there."""
+    return all(array.dtype.kind != "f" or bool(np.isfinite(array).all()) for array in request.values())
+
+
 def _has_free_dims(graph: ir.Graph) -> bool:
     return any(None in (read_static_dims(value) or ())[1:] for value in graph.inputs)
 

@@ -189,6 +189,13 @@ class CompiledGraph(StatusModel):
         ),
         ListAtomic(),
     ] = ()
+    compared_requests: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Number of requests of clients that the compiled and the published graph have answered alike on that replica.",
+        ),
+    ] = 0
     passes: Annotated[
         tuple[GraphPassStatus, ...],
         Field(max_length=32, description="The graph passes, in the order in which they were tried."),

@@ -30,6 +30,14 @@ def optimize_file(
         typer.Option(help="Input whose rows are equal in most requests, like the user's; may be repeated."),
     ] = None,
     rows: Rows = None,
+    requests: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the sample log (.jsonl or .jsonl.gz) with requests to compare answers on as well.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     graphs: Annotated[
         Path | None, typer.Option(help="Folder to write before.dot and after.dot to, for Graphviz.")
     ] = None,
@@ -37,12 +45,12 @@ def optimize_file(
 ) -> None:
     """Apply each graph pass that proves equal to the model and is not slower, on this machine; show what was done.
 
-    Answers are compared on random requests made from the model's inputs, and both graphs are measured in turn on one thread of ONNX Runtime.
+    Answers are compared on random requests made from the model's inputs and on logged ones, and both graphs are measured in turn on one thread of ONNX Runtime.
     """
     try:
         import onnx
 
-        from tidegate_dataplane.graph_passes import drawing, pipeline
+        from tidegate_dataplane.graph_passes import drawing, logged_requests, pipeline
         from tidegate_dataplane.graph_passes.proof import GraphRefusedError
     except ModuleNotFoundError as error:
         _exit_with(f"{error.name} is not installed: install tidegate[optimize]")
@@ -53,10 +61,18 @@ def optimize_file(
         original = onnx.load(model)
     except Exception as error:  # noqa: BLE001  protobuf and onnx have no common class for what is no model
         _exit_with(f"{model} cannot be read as an ONNX model: {error}")
+    initializers = {tensor.name for tensor in original.graph.initializer}
+    inputs = frozenset(value.name for value in original.graph.input) - initializers
     try:
+        logged = [] if requests is None else logged_requests.read_logged_requests(requests, inputs)
         optimized = pipeline.optimize_model(
-            original, shared_inputs=shared_input or (), measured_rows=rows or pipeline.MEASURED_ROWS
+            original,
+            logged,
+            shared_inputs=shared_input or (),
+            measured_rows=rows or pipeline.MEASURED_ROWS,
         )
+    except logged_requests.LoggedRequestsError as error:
+        _exit_with(str(error))
     except MemoryError:
         _exit_with(f"{model}: there is not enough memory to rewrite it, which takes several times its size")
     except GraphRefusedError as error:
@@ -68,7 +84,8 @@ def optimize_file(
     if write is not None and changed:
         onnx.save(optimized.model, write)
     counts = drawing.count_operators(original), drawing.count_operators(optimized.model)
-    print_report(_make_report(model, write if changed else None, counts, optimized), output)
+    report = _make_report(model, write if changed else None, counts, optimized, len(logged))
+    print_report(report, output)
 
 
 def _make_report(
@@ -76,6 +93,7 @@ def _make_report(
     written: Path | None,
     counts: tuple[dict[str, int], dict[str, int]],
     optimized: OptimizedModel,
+    logged_requests: int,
 ) -> OptimizationReport:
     from tidegate.reports.optimization import OptimizationReport
 
@@ -88,6 +106,7 @@ def _make_report(
         operators_before=before,
         operators_after=after,
         shared_inputs=optimized.shared_inputs,
+        logged_requests=logged_requests,
         passes=tuple(map(_make_pass_report, optimized.outcomes)),
         speedups=_round_speedups(optimized.speedups),
     )

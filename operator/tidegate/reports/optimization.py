@@ -37,6 +37,8 @@ class OptimizationReport(Report):
     operators_after: Mapping[str, int]
     shared_inputs: tuple[str, ...]
     """Inputs that the optimized model takes with one row for each request."""
+    logged_requests: int
+    """Requests of a file on which answers were compared, beside random ones."""
     passes: tuple[PassReport, ...]
     speedups: Mapping[int, float]
 
@@ -53,6 +55,8 @@ class OptimizationReport(Report):
             yield f"speed-up by rows: {_format_speedups(self.speedups)}"
         if self.shared_inputs:
             yield f"inputs that may have one row: {', '.join(self.shared_inputs)}"
+        if self.logged_requests:
+            yield f"logged requests compared: {self.logged_requests}"
         if wide:
             yield ""
             yield from align_columns([("OPERATOR", "BEFORE", "AFTER"), *self._count_operators()])

@@ -73,6 +73,7 @@ class TritonPythonModel:
         self._engines = self._start_engines(args, config, instances)
         self._joiner = self._make_joiner(config)
         self._watchdog, self._sampler = _start_watching(args, self._joiner.find_limit() or "")
+        self._keeper = _make_keeper(args)
         self._memory = _export_memory(args["model_name"], args["model_version"], instances)
         self._metrics = _RequestMetrics(self._read_counters, args["model_name"], args["model_version"])
 
@@ -81,6 +82,8 @@ class TritonPythonModel:
         self._watchdog.stop_watching()
         if self._engines is not None:
             self._engines.stop_loading()
+        if self._keeper is not None:
+            self._keeper.finish_writing()
         self._metrics.export_now()
         self._sampler.finish_sending()
 
@@ -91,6 +94,9 @@ class TritonPythonModel:
 
     def _answer_requests(self, requests: Sequence[Any]) -> list[Any]:
         inputs = [self._read_inputs(request) for request in requests]
+        if self._keeper is not None:
+            for arrays in inputs:
+                self._keeper.offer_request(arrays)
         if self._shared.names:
             answers = [self._answer_shared(arrays) for arrays in inputs]
         else:
@@ -319,6 +325,15 @@ def _start_watching(args: dict[str, str], join_limit: str) -> tuple[Any, Any]:
     sampler.report_join_limit(join_limit)
     sampler.start()
     return watchdog, sampler
+
+
+def _make_keeper(args: dict[str, str]) -> Any:
+    """Return what keeps requests for the compiler; None if the version has no folder for it."""
+    from tidegate_dataplane.runner_interface import find_compile_folder
+    from tidegate_dataplane.sampling.kept_requests import RequestKeeper
+
+    folder = find_compile_folder(Path(args["model_repository"]) / args["model_version"])
+    return None if folder is None else RequestKeeper(folder, args.get("model_instance_name", "0"))
 
 
 @contextmanager

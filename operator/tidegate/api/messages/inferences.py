@@ -291,8 +291,8 @@ MESSAGES: Final = {
     Reason.COMPILE_FAILED: CatalogueMessage(
         "TG1704",
         MessageLevel.WARNING,
-        "The graph of the version cannot be compiled, or the server does not load the result. Requests are not affected: "
-        "the version serves as published.",
+        "The graph of the version cannot be compiled, the server does not load the compiled graph, or that graph answered requests "
+        "otherwise than the published one. No request fails: the version serves as published.",
         "Do what the message says, usually raise spec.compile.memory; or remove spec.compile. tidegate optimize does the same "
         "on your own machine.",
     ),

@@ -40,6 +40,7 @@ def describe_graph(inference: Inference, replicas: Sequence[ObservedReplica]) ->
         nodes=tried.nodes_after,
         published_nodes=tried.nodes_before,
         shared_inputs=tried.shared_inputs,
+        compared_requests=tried.compared_requests,
         passes=tuple(
             GraphPassStatus(
                 name=result.name,

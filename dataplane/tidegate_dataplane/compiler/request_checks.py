@@ -1,0 +1,95 @@
+"""Compare the served graph with the published one on requests of clients, again and again, and withdraw one that differs."""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import structlog
+from pydantic import ValidationError
+
+from tidegate_dataplane.compiler.exchange import (
+    COMPARISON_FILE,
+    SCRATCH_PREFIX,
+    CompileFolder,
+    CompileJob,
+    CompileResult,
+    RequestComparison,
+    RunModule,
+)
+from tidegate_dataplane.compiler.shared_graphs import SharedGraphs, make_cache_key
+
+log = structlog.get_logger()
+
+MIN_PAUSE_S: Final = 10.0
+MAX_PAUSE_S: Final = 3_600.0
+"""Between two comparisons: each pause is twice as long as the one before, since each takes seconds of a processor."""
+_MODULE: Final = "tidegate_dataplane.compiler.compare_requests"
+
+
+class RequestChecks:
+    """The comparisons of the ordered version."""
+
+    def __init__(
+        self,
+        folder: CompileFolder,
+        scratch_dir: Path,
+        shared: SharedGraphs,
+        run_module: RunModule,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._scratch_dir, self._shared = folder, scratch_dir, shared
+        self._run_module, self._clock = run_module, clock
+        self._digest = ""
+        self._pause_s, self._next_s = MIN_PAUSE_S, 0.0
+
+    def check_next(self, job: CompileJob) -> bool:
+        """Compare the graphs on the requests that runners have kept, if that is due; return whether it was."""
+        result = self._folder.read_result(job.digest)
+        if result is None or not result.graph_sha256:
+            return False
+        now = self._clock()
+        if job.digest != self._digest:
+            self._digest, self._pause_s, self._next_s = job.digest, MIN_PAUSE_S, now
+        requests = self._folder.list_requests(job.digest)
+        if now < self._next_s or not requests:
+            return False
+        comparison = self._compare_files(job, requests)
+        self._next_s = self._clock() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+        for path in requests:
+            path.unlink(missing_ok=True)
+        if comparison is None:
+            log.warning("requests_not_compared", model=job.model, version=job.version)
+        elif comparison.error:
+            self._withdraw_graph(job, result, comparison)
+        else:
+            compared = result.compared_requests + comparison.answered
+            self._folder.write_result(job.digest, result.model_copy(update={"compared_requests": compared}))
+        return True
+
+    def _compare_files(self, job: CompileJob, requests: Sequence[Path]) -> RequestComparison | None:
+        """Return what the comparison says; None if it ended without a result."""
+        with TemporaryDirectory(dir=self._scratch_dir, prefix=SCRATCH_PREFIX) as scratch:
+            graph = self._folder.graph_path(job.digest)
+            self._run_module(job, _MODULE, [*map(str, (job.source, graph, scratch, *requests))])
+            try:
+                return RequestComparison.model_validate_json((Path(scratch) / COMPARISON_FILE).read_bytes())
+            except (OSError, ValidationError):
+                return None
+
+    def _withdraw_graph(self, job: CompileJob, result: CompileResult, comparison: RequestComparison) -> None:
+        """Let the version serve as published, in this pod and in the next ones of the node."""
+        log.error("graph_withdrawn", model=job.model, version=job.version, error=comparison.error)
+        message = (
+            f"the compiled graph answered requests of clients otherwise: {comparison.error}; log requests with spec.logging and run "
+            "`tidegate optimize --requests` to see which pass does it, or remove spec.compile"
+        )
+        self._shared.drop_result(make_cache_key(job.digest, job.shared_inputs))
+        for engines in self._folder.graph_path(job.digest).parent.glob("engines-*"):
+            # They were compiled from that graph.
+            shutil.rmtree(engines, ignore_errors=True)
+        withdrawn = result.model_copy(update={"graph_sha256": "", "shared_inputs": (), "message": message})
+        self._folder.write_result(job.digest, withdrawn)
