@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from builders.load import PatientLoad
 from builders.scoring_client import ScoringClient
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod, serves_version
-from fixtures.compiler import run_compiler, wait_for_compile
+from fixtures.compiler import forget_compiled, run_compiler, wait_for_compile
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.formats import SERVED_GRAPH
 from tidegate_dataplane.compiler.exchange import CompileFolder
@@ -155,8 +154,7 @@ def test_a_second_pod_of_the_node_takes_the_graph_that_the_first_compiled_and_no
 
     def as_another_pod() -> CompileReport:
         pod.model += "x"
-        shutil.rmtree(pod.folder / "cache" / "compile")
-        (pod.folder / "cache" / "compile").mkdir()
+        forget_compiled(pod)
         publish_columns(pod.artefact, 1, mark=content)
         pod.put(pod.order(1, graph_passes=True))
         with run_compiler(pod, **cache):

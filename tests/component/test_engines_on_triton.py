@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from builders.metrics_page import metric
 from builders.scoring_client import ScoringClient
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod, serves_version
-from fixtures.compiler import CompilerProcess, run_compiler
+from fixtures.compiler import CompilerProcess, forget_compiled, run_compiler
 from tidegate_dataplane.contract import AgentReport, EngineMode, EngineOrder, EngineReport
 from tidegate_dataplane.graph_passes.proof import Session
 
@@ -142,8 +141,7 @@ def test_engines_survive_a_restart_of_the_compiler_and_serve_another_pod_of_the_
         wait_for_hits(pod, client, session, 4, 20)
         assert count_compiled(compiler, pod.model) == 1
     # As in a new pod, which has nothing but the node's cache.
-    shutil.rmtree(pod.folder / "cache" / "compile")
-    (pod.folder / "cache" / "compile").mkdir()
+    forget_compiled(pod)
     pod.put(pod.order(1, engine=ORDER))
     pod.put(pod.order(1, graph_passes=True, engine=ORDER.model_copy(update={"rows": (4,)})))
 
