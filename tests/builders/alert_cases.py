@@ -412,6 +412,17 @@ _CASES = (
         LIVE_CLICKS,
     ),
     Case(
+        "TidegateDeadLettersFailing",
+        {_counted_events("dead_letters_failed"): climbing((20, 0), (10, 3), (50, 0))},
+        {
+            _counted_events("dead_letters"): climbing((80, 5)),
+            _counted_events("dead_letters_failed"): climbing((80, 0)),
+        },
+        30,
+        60,
+        LIVE_CLICKS,
+    ),
+    Case(
         "TidegateTableRefused",
         {
             # A table that cannot be reached, and is refused when it is there again, has not been loaded meanwhile.

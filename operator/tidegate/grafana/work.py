@@ -161,6 +161,25 @@ WORK: Final = Dashboard(
                     ),
                     unit=PanelUnit.PER_SECOND,
                 ),
+                Panel(
+                    title="Dead letters of events",
+                    description="Refused events that were written to the dead letters, and those that their subject or topic did not take. There is an alert on the latter.",
+                    queries=tuple(
+                        PanelQuery(
+                            or_zero(
+                                _aggregate_by_source(
+                                    "sum",
+                                    f"increase({features_pod_series(f'tidegate_agent_events_{counter}_total')}[{RATE}])",
+                                )
+                            ),
+                            f"{_SOURCE_LEGEND} {legend}",
+                        )
+                        for counter, legend in (
+                            ("dead_letters", "written"),
+                            ("dead_letters_failed", "not taken"),
+                        )
+                    ),
+                ),
             ),
         ),
         PanelRow(

@@ -139,6 +139,9 @@ _EVENTS_STORED: Final = _FEATURES.format(
 _EVENTS_REFUSED: Final = _FEATURES.format(
     f"increase({own_model_series('tidegate_agent_events_refused_total')}[10m])"
 )
+_LETTERS_FAILED: Final = _FEATURES.format(
+    f"increase({own_model_series('tidegate_agent_events_dead_letters_failed_total')}[10m])"
+)
 # Not the counter of refusals: tables are checked every ten seconds or once a week, so no window fits its increase.
 _TABLE_REFUSED: Final = _FEATURES.format(own_model_series("tidegate_agent_table_refused"))
 
@@ -228,6 +231,15 @@ OBJECTS: Final = (
         Severity.TICKET,
         "FeatureCompute {{ $labels.namespace }}/{{ $labels.features }} refuses events",
         "{{ $value | humanizePercentage }} of the events of source {{ $labels.source }} in the last ten minutes were refused.",
+    ),
+    Alert(
+        f"{ALERT_PREFIX}DeadLettersFailing",
+        f"sum {_BY_SOURCE} ({_LETTERS_FAILED}) > 0",
+        "5m",
+        Severity.TICKET,
+        "FeatureCompute {{ $labels.namespace }}/{{ $labels.features }} cannot write dead letters",
+        '{{ $value | printf "%.0f" }} refused events of source {{ $labels.source }} in the last ten minutes were not written to its '
+        "dead letters.",
     ),
     Alert(
         f"{ALERT_PREFIX}TableRefused",
