@@ -40,10 +40,10 @@ from harness.discovery import discover
 from harness.lying_proxy import LyingProxy, run_lying_proxy
 from harness.simulated_cluster import (
     SimulatedCluster,
+    create_system_pods,
     make_namespace,
     process_memory_mib,
     simulated_cluster,
-    wait_for_service_account,
     wait_leading,
     wait_listening,
 )
@@ -142,13 +142,6 @@ def make_object(kind: str, name: str, spec: Body, namespace: str = "") -> Body:
     """Return an object of one of our kinds."""
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     return {"apiVersion": "tidegate.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
-
-
-def make_system_pod(component: str, name: str) -> Body:
-    """Return a pod like the chart's, so that the controllers find the process of a component."""
-    body = dict(objects.make_gateway_pod())
-    labels = {**body["metadata"]["labels"], "app.kubernetes.io/component": component}
-    return {**body, "metadata": {**body["metadata"], "name": name, "labels": labels}}
 
 
 class Victim:
@@ -424,7 +417,7 @@ async def start_scene(files: Path, seed: int) -> AsyncGenerator[NeighbourScene]:
             await cluster.api.call("PATCH", kinds.NODE.url_path(name=name), {"metadata": {"labels": labels}})
         for namespace in (VICTIM, HOSTILE):
             await make_namespace(cluster.api, namespace)
-        await create_system_pods(cluster.api)
+        await create_system_pods(cluster.api, GATEWAYS)
         proxies: list[LyingProxy] = []
         servers: dict[str, str] = {}
         for number, command in enumerate(("controllers", "xds")):
@@ -468,15 +461,6 @@ async def start_scene(files: Path, seed: int) -> AsyncGenerator[NeighbourScene]:
             await wait_listening(replicas[1].process, LOOPBACK, contents)
         snapshots = f"http://{LOOPBACK}:{contents}/v1/snapshots/current"
         yield NeighbourScene(cluster, proxies, replicas, xds_ports, snapshots)
-
-
-async def create_system_pods(api: ApiServerClient) -> None:
-    """Create pods like the chart's."""
-    await wait_for_service_account(api, objects.SYSTEM_NAMESPACE)
-    path = kinds.POD.url_path(objects.SYSTEM_NAMESPACE)
-    await api.create(path, make_system_pod("xds", "tidegate-xds-0"))
-    for number in range(GATEWAYS):
-        await api.create(path, make_system_pod("gateway", f"gateway-{number}"))
 
 
 async def wait_calm(victim: Victim) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Final
 
+from tidegate.kube import kinds
 from tidegate_localcluster.binaries import Binaries
 from tidegate_localcluster.control_plane import LOOPBACK, AuditOptions, ControlPlane, ControlPlaneOptions
 from tidegate_localcluster.errors import LocalClusterError
@@ -153,6 +154,22 @@ async def wait_for_service_account(api: ApiServerClient, namespace: str) -> None
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
     while await api.get(path) is None:  # noqa: ASYNC110  another process makes it
         await asyncio.sleep(0.1)
+
+
+async def create_system_pods(api: ApiServerClient, gateways: int) -> None:
+    """Create pods like the chart's of one xDS server and so many gateways, `gateway-<number>`."""
+    await wait_for_service_account(api, objects.SYSTEM_NAMESPACE)
+    path = kinds.POD.url_path(objects.SYSTEM_NAMESPACE)
+    await api.create(path, _make_system_pod("xds", "tidegate-xds-0"))
+    for number in range(gateways):
+        await api.create(path, _make_system_pod("gateway", f"gateway-{number}"))
+
+
+def _make_system_pod(component: str, name: str) -> dict[str, Any]:
+    """Return a pod like the chart's, so that the controllers find the process of a component."""
+    body = dict(objects.make_gateway_pod())
+    labels = {**body["metadata"]["labels"], "app.kubernetes.io/component": component}
+    return {**body, "metadata": {**body["metadata"], "name": name, "labels": labels}}
 
 
 async def wait_leading(cluster: SimulatedCluster, process: ChildProcess) -> None:
