@@ -393,7 +393,7 @@ async def test_the_certificate_of_a_client_does_not_make_it_a_gateway(
 
 
 def test_the_bootstrap_with_certificates_asks_whom_they_are_for() -> None:
-    asked = ["xds", "bootstrap", "--certificates", "/etc/keys"]
+    asked = ["xds", "bootstrap", "--server", "xds.example:18000", "--certificates", "/etc/keys"]
     refused = CliRunner().invoke(app, asked)
     assert refused.exit_code == 2
     assert "--node" in refused.output

@@ -78,6 +78,7 @@ def _typed(space: Space, ports: tuple[int, int]) -> list[Block]:
         "localhost:9000": f"localhost:{store}",
         "first-model/ask.py": f"first-model/ask.py localhost:{gateway} {space.namespace}",
         "default/double": f"{space.namespace}/double",
+        "-n default": f"-n {space.namespace}",
         "registry.example.com/tidegate": "tidegate.local",
     }
     text = PAGE.read_text()
@@ -88,10 +89,10 @@ def _typed(space: Space, ports: tuple[int, int]) -> list[Block]:
 
 
 def _environment(space: Space, folder: Path) -> dict[str, str]:
-    """The cluster's kubeconfig with the test's namespace, and kubectl on the path."""
+    """The cluster's kubeconfig with a context of another namespace, and kubectl on the path."""
     config = yaml.safe_load(space.installed.cluster.files.kubeconfig.read_text())
     for context in config["contexts"]:
-        context["context"]["namespace"] = space.namespace
+        context["context"]["namespace"] = "not-this-one"
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(config))
     kubectl = space.installed.cluster.read_plan().binaries["kubectl"]

@@ -48,7 +48,7 @@ def test_files_that_fit_each_other_end_well(files: Files) -> None:
     files.write("models.yaml", inference_body(replicas=2))
     files.write("accesses.yaml", model_access_body())
     done = files.run()
-    assert (done.exit_code, done.stdout) == (0, "nothing is wrong in 2 looked at\n")
+    assert (done.exit_code, done.stdout) == (0, "nothing is wrong in 2 objects\n")
 
 
 def test_each_finding_has_its_code_its_object_and_the_way_out(files: Files) -> None:
@@ -62,7 +62,7 @@ def test_each_finding_has_its_code_its_object_and_the_way_out(files: Files) -> N
     first, second, total = done.stdout.splitlines()
     assert first == "Error    TG1202 Inference ads/ctr: spec.placement.pool: there is no ComputePool gold"
     assert second.strip().startswith("PoolNotFound: ")
-    assert total == "1 error in 3 looked at"
+    assert total == "1 error in 3 objects"
     assert files.run("-o", "name").stdout == "inference.tidegate.io/ctr\n"
     assert "docs/reference/messages/TG1202.md" in files.run("-o", "wide").stdout
 
@@ -101,7 +101,7 @@ def test_a_misspelt_type_of_ours_is_refused(files: Files, change: dict[str, Any]
     done = files.run()
     assert done.exit_code == 1
     assert f"Error    TG5002 {change.get('kind', 'ModelAccess')} ads/ctr: {message}" in done.stdout
-    assert "in 2 looked at" in done.stdout
+    assert "in 2 objects" in done.stdout
 
 
 @pytest.mark.parametrize(

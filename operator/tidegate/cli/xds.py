@@ -120,8 +120,11 @@ def _parse_or_exit(parse: Callable[[], ReportT]) -> ReportT:
 
 def bootstrap(
     server: Annotated[
-        str, typer.Option(help="host:port of the xDS servers, as the client reaches them.")
-    ] = "tidegate-xds.tidegate-system:18000",
+        str,
+        typer.Option(
+            help="host:port of the xDS servers, as the client reaches them: <release>-xds.<its namespace>:18000."
+        ),
+    ],
     node: Annotated[str, typer.Option(help="Name of the client, unique among all proxies and clients.")] = "",
     certificates: Annotated[
         str | None,

@@ -81,8 +81,9 @@ class AnalysisReport(Report):
             for level in reversed(_SEVERITIES)
         ]
         counts_text = ", ".join(f"{count} {_count_noun(level, count)}" for level, count in counts if count)
+        objects = "object" if self.looked_at == 1 else "objects"
         suppressed = f"; {self.suppressed} suppressed" if self.suppressed else ""
-        return f"{counts_text or 'nothing is wrong'} in {self.looked_at} looked at{suppressed}"
+        return f"{counts_text or 'nothing is wrong'} in {self.looked_at} {objects}{suppressed}"
 
 
 def report_findings(
