@@ -50,6 +50,11 @@ endif
 demo: setup  ## Cluster, chart, model, predictions, a version swap under load; leaves the cluster running
 	@$(BIN)/python -m tidegate_localcluster.demo up $(DEMO_ARGUMENTS)
 
+.PHONY: charts
+charts: setup  ## Package the charts for a registry and push them: make charts REGISTRY=registry.example.com/tidegate [TAG=...] [KEY=... KEYRING=...]
+	@test -n "$(REGISTRY)" || { echo "name a registry that your cluster can pull from: make charts REGISTRY=registry.example.com/tidegate" >&2; exit 2; }
+	@$(BIN)/python -m tidegate_localcluster.publish_charts $(REGISTRY) $(if $(TAG),--tag $(TAG)) $(if $(KEY),--sign "$(KEY)") $(if $(KEYRING),--keyring $(KEYRING))
+
 .PHONY: images
 images: setup  ## Build all images and push them: make images REGISTRY=registry.example.com/tidegate [TAG=...] [KIND=cluster]
 	@test -n "$(REGISTRY)" || { echo "name a registry that your cluster can pull from: make images REGISTRY=registry.example.com/tidegate" >&2; exit 2; }

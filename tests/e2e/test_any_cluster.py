@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import urllib.error
 import urllib.request
@@ -15,10 +14,9 @@ import pytest
 import yaml
 
 from builders.deleted_access import wait_until_unknown
-from builders.waiting import wait_until
 from documented.pages import ROOT, Block, name
 from documented.tutorial import run, steps
-from fixtures.go_programs import go_program, running
+from fixtures.go_programs import running_registry
 from fixtures.installed import Space
 from tidegate_localcluster import publish_images
 from tidegate_localcluster.cluster import Supplies
@@ -33,12 +31,8 @@ PUSHED = ImageName.OBJECT_STORE
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
     """A registry on loopback, as host:port."""
-    log = tmp_path / "registry.log"
-    with running([go_program("registry"), "-port", "0"], log):
-        wait_until(lambda: b"serving on port" in log.read_bytes(), what="the registry listens", timeout_s=30)
-        found = re.search(r"serving on port (\d+)", log.read_text())
-        assert found is not None
-        yield f"localhost:{found[1]}"
+    with running_registry(tmp_path / "registry.log") as address:
+        yield address
 
 
 def test_an_image_is_pushed_to_a_registry(
