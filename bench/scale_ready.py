@@ -24,6 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
+from harness.histograms import read_quantile
 from harness.simulated_cluster import (
     ApiRequests,
     SimulatedCluster,
@@ -34,8 +36,10 @@ from harness.simulated_cluster import (
     wait_leading,
 )
 
+from tidegate_localcluster.control_plane import LOOPBACK
 from tidegate_localcluster.fleet_demo import objects
 from tidegate_localcluster.fleet_demo.api import ApiServerClient, run_concurrently
+from tidegate_localcluster.ports import find_unused_port
 from tidegate_localcluster.process import ChildProcess
 
 Manifest = Mapping[str, Any]
@@ -120,7 +124,8 @@ async def wait_ready(
 
 async def measure_ours(cluster: SimulatedCluster, namespace: str, count: int) -> dict[str, Any]:
     """Measure the arm of the controllers: `count` Inferences in their own namespace."""
-    with cluster.run_controllers() as process:
+    probe = find_unused_port(LOOPBACK)
+    with cluster.run_controllers({"TIDEGATE_PROBE_PORT": str(probe)}) as process:
         await wait_leading(cluster, process)
         before, api_before = cluster.count_requests(), cluster.component_cpu_s("kube-apiserver")
         cpu_before, progress = process_cpu_s(process_id(process)), ReadyProgress()
@@ -151,7 +156,27 @@ async def measure_ours(cluster: SimulatedCluster, namespace: str, count: int) ->
             "api_server_cpu_s": round(cluster.component_cpu_s("kube-apiserver") - api_before, 1),
             "rss_mib": round(current_mib, 1),
             "rss_most_mib": round(peak_mib, 1),
+            **await read_latencies(probe),
         }
+
+
+async def read_latencies(probe: int) -> dict[str, float]:
+    """Return the median and the p99 of a reconcile of Inferences, and of the wait of a key before it, in seconds."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{LOOPBACK}:{probe}/metrics") as answer,
+    ):
+        page = await answer.text()
+    return {
+        f"{name}_p{share * 100:.0f}_s": round(
+            read_quantile(page, metric, {"queue": "inference"}, share) or 0.0, 3
+        )
+        for name, metric in (
+            ("reconcile", "tidegate_reconcile_seconds"),
+            ("wait", "tidegate_queue_wait_seconds"),
+        )
+        for share in (0.5, 0.99)
+    }
 
 
 async def measure_bare(cluster: SimulatedCluster, namespace: str, pattern: str, count: int) -> dict[str, Any]:
