@@ -1,4 +1,4 @@
-"""Records a running fleet demo for the pictures of the dashboard: `python tests/record_fleet.py STATE_DIR`.
+"""Records a running fleet demo, for `tidegate dashboard --recorded` and the pictures of the dashboard: `python tests/record_fleet.py STATE_DIR`.
 
 `make demo-fleet` starts one; after some minutes its charts have a course. The record has the objects as the API server has
 them, without what nobody reads, and the answers of its Prometheus that the pictured pages need.
@@ -17,11 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from builders.pictured_fleet import NAMESPACE, PICTURED, POOL, RECORD, WINDOW
+from builders.pictured_fleet import NAMESPACE, PICTURED, POOL, WINDOW, complete_record
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.recorded.record import RECORD, RecordedFleet
 from tidegate.services import what_if
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.telemetry.prometheus_api import PrometheusApi, RangeSeries
@@ -58,21 +59,23 @@ async def record(state_dir: Path) -> Mapping[str, Any]:
     controllers = f"127.0.0.1:{cluster.read_plan().probes['controllers']}"
     solver_input = await what_if.fetch_from_address(controllers, POOL)
     traffic = await Prometheus(url).read_traffic()
-    return {
-        "at": now.isoformat(),
-        "objects": bodies,
-        "solverInput": solver_input.model_dump(mode="json", by_alias=True),
-        "traffic": {
-            name: [measured.requests_per_s, measured.latency_p99_ms] for name, measured in traffic.items()
-        },
-        "series": {
+    fleet = RecordedFleet(
+        now,
+        bodies,
+        {name: (measured.requests_per_s, measured.latency_p99_ms) for name, measured in traffic.items()},
+        {
             name: await read_series(url, query, now)
             for name, query in (
                 ("pool", pool_query(POOL)),
-                ("inference", inference_query(ObjectKey(NAMESPACE, PICTURED), "1m")),
+                (
+                    f"inference/{NAMESPACE}/{PICTURED}",
+                    inference_query(ObjectKey(NAMESPACE, PICTURED), "1m"),
+                ),
             )
         },
-    }
+        solver_input.model_dump(mode="json", by_alias=True),
+    )
+    return complete_record(fleet)
 
 
 async def read_series(url: str, query: str, now: datetime) -> Sequence[RangeSeries]:

@@ -167,6 +167,9 @@ def open_dashboard(
             help="Namespace to show; default all, or the context's namespace if you may not list all.",
         ),
     ] = None,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Show a recorded fleet of 12 GPU nodes; no cluster is needed.")
+    ] = False,
     system: SystemNamespace = None,
     context: Context = None,
     acting_for: ActingFor = "",
@@ -174,24 +177,20 @@ def open_dashboard(
 ) -> None:
     """Run the dashboard on this machine, with the rights of your kubeconfig; the cluster needs no installation for it."""
     from tidegate.kube.kubeconfig import find_kubeconfig
-    from tidegate.processes.dashboard import DashboardOptions, run_dashboard
+    from tidegate.processes.dashboard import DashboardOptions, run_dashboard, run_recorded_dashboard
 
-    kubeconfig_path = kubeconfig or find_kubeconfig()
-    run_or_exit(
-        run_dashboard(
-            DashboardOptions(
-                kubeconfig_path,
-                context,
-                acting_for,
-                namespace,
-                system,
-                port,
-                browser,
-                prometheus,
-                controllers,
-            )
-        )
+    options = DashboardOptions(
+        None if recorded else kubeconfig or find_kubeconfig(),
+        context,
+        acting_for,
+        namespace,
+        system,
+        port,
+        browser,
+        prometheus,
+        controllers,
     )
+    run_or_exit(run_recorded_dashboard(options) if recorded else run_dashboard(options))
 
 
 app.command("calibrate")(calibrate)

@@ -1,4 +1,4 @@
-"""Builds the fleet of the dashboard's pictures: a recorded fleet demo, with the access, the release and the override it lacks.
+"""Completes the record of a fleet demo, for the dashboard and its pictures: with the access, the release and the override it lacks.
 
 tests/record_fleet.py records it. The demo has no gateways, so its Inferences have no access: here is one, whose release is at its
 third step.
@@ -6,28 +6,24 @@ third step.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from builders.compute_override import compute_override_body
 from builders.model_access import a_model_access
 from builders.release import ERRORS, LATENCY, released
-from builders.shown_fleet import ready
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.conditions import format_timestamp
+from tidegate.api.durations import parse_duration
 from tidegate.api.meta import CustomResource
 from tidegate.api.reasons import Reason
-from tidegate.telemetry.prometheus import ClusterTraffic
+from tidegate.recorded.record import RecordedFleet
 from tidegate.telemetry.prometheus_api import RangeSeries
 from tidegate.telemetry.traffic_series import STABLE, TARGET
+from tidegate.web.charts import STEPS as CHART_STEPS
 
-RECORD = Path(__file__).resolve().parents[1] / "fixtures" / "recorded_fleet.json.gz"
 NAMESPACE, POOL, ACCESS = "fleet", "fleet", "home"
 PICTURED, RELEASED = "ctr-000", "ctr-001"
 WINDOW = "15m"
@@ -37,65 +33,45 @@ _SAMPLE = timedelta(seconds=240)
 _RATIO = 1.10
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedFleet:
-    """A fleet demo at one time."""
-
-    time: datetime
-    bodies: Mapping[str, Sequence[Mapping[str, Any]]]
-    """Objects by the plural of their kind, in lower case."""
-    traffic: Mapping[str, ClusterTraffic]
-    series: Mapping[str, Sequence[RangeSeries]]
-    """Answers of Prometheus: `pool` and `inference`."""
-    solver_input: Mapping[str, Any]
-    """What the controllers answered about their last decision."""
-
-    @property
-    def route_rate(self) -> float:
-        """Requests per second of the access's route: what the stable Inference gets is its part of them."""
-        return self.traffic[_cluster(PICTURED)].requests_per_s * 100 / (100 - SHARE)
-
-    def p99_ms(self, name: str) -> int:
-        """The p99 of an Inference in whole milliseconds."""
-        return int(self.traffic[_cluster(name)].latency_p99_ms or 0)
-
-    def answer(
-        self, expression: str, begin: datetime, end: datetime, step: timedelta
-    ) -> Sequence[RangeSeries]:
-        """Answer a range query of a pictured page."""
-        if f"release/{NAMESPACE}/{ACCESS}" in expression:
-            return release_series(self, begin, end, step)
-        if "tidegate_pool_" in expression:
-            return self.series["pool"]
-        return self.series["inference"] if f"/{PICTURED}(" in expression else ()
+def complete_record(fleet: RecordedFleet) -> Mapping[str, Any]:
+    """Return the record of a fleet demo with what it lacks, as it is written."""
+    rate, p99_ms = fleet.traffic[_cluster(PICTURED)]
+    traffic = {**fleet.traffic, _cluster(RELEASED): (rate * SHARE / (100 - SHARE), p99_ms)}
+    completed = RecordedFleet(fleet.time, fleet.bodies, traffic, fleet.series, fleet.solver_input)
+    length = parse_duration(WINDOW)
+    release = _release_series(completed, fleet.time - length, fleet.time, length / CHART_STEPS)
+    return {
+        "at": fleet.time.isoformat(),
+        "objects": {
+            **fleet.bodies,
+            "modelaccesses": [_make_body(_access(completed))],
+            "computeoverrides": [_make_body(_override(completed))],
+        },
+        "traffic": traffic,
+        "series": {**fleet.series, f"release/{NAMESPACE}/{ACCESS}": release},
+        "solverInput": fleet.solver_input,
+    }
 
 
-def read_record() -> RecordedFleet:
-    """Return the committed record."""
-    record = json.loads(gzip.decompress(RECORD.read_bytes()))
-    traffic = {name: ClusterTraffic(rate, p99) for name, (rate, p99) in record["traffic"].items()}
-    stable, target = _cluster(PICTURED), _cluster(RELEASED)
-    rate = traffic[stable].requests_per_s * SHARE / (100 - SHARE)
-    traffic[target] = ClusterTraffic(rate, traffic[stable].latency_p99_ms)
-    return RecordedFleet(
-        datetime.fromisoformat(record["at"]),
-        record["objects"],
-        traffic,
-        record["series"],
-        record["solverInput"],
-    )
+def _make_body(resource: CustomResource) -> Mapping[str, Any]:
+    return {"apiVersion": "tidegate.io/v1alpha1", "kind": resource.KIND, **resource.dump()}
+
+
+def _route_rate(fleet: RecordedFleet) -> float:
+    """Requests per second of the access's route: what the stable Inference gets is its part of them."""
+    return fleet.traffic[_cluster(PICTURED)][0] * 100 / (100 - SHARE)
+
+
+def _p99_ms(fleet: RecordedFleet) -> int:
+    """The p99 of the stable Inference in whole milliseconds."""
+    return int(fleet.traffic[_cluster(PICTURED)][1] or 0)
 
 
 def _cluster(name: str) -> str:
     return f"inference/{NAMESPACE}/{name}/grpc"
 
 
-def added_objects(fleet: RecordedFleet) -> Sequence[CustomResource]:
-    """Return the access, its release, and the override."""
-    return _access(fleet), _override(fleet)
-
-
-def release_series(
+def _release_series(
     fleet: RecordedFleet, begin: datetime, end: datetime, step: timedelta
 ) -> Sequence[RangeSeries]:
     """Return both sides of the release: its share grows with each step, and its errors are few."""
@@ -107,7 +83,7 @@ def release_series(
     def wave(time: datetime) -> float:
         return 0.96 + (abs((time - begin) // step % 40 - 20) / 20) ** 2 * 0.08
 
-    rate, p99_s = fleet.route_rate, fleet.p99_ms(PICTURED) / 1000
+    rate, p99_s = _route_rate(fleet), _p99_ms(fleet) / 1000
 
     def series(name: str, side: str, value: Callable[[datetime], float]) -> RangeSeries:
         return {
@@ -132,8 +108,8 @@ def _access(fleet: RecordedFleet) -> CustomResource:
         body["metadata"]["name"]: body["status"]["readyReplicas"] for body in fleet.bodies["inferences"]
     }
     seconds = int(_SAMPLE.total_seconds())
-    sent, stable = (int(fleet.route_rate * part / 100) * seconds for part in (SHARE, 100 - SHARE))
-    p99_ms = fleet.p99_ms(PICTURED)
+    sent, stable = (int(_route_rate(fleet) * part / 100) * seconds for part in (SHARE, 100 - SHARE))
+    p99_ms = _p99_ms(fleet)
     limit_ms = ceil((p99_ms + 1) * _RATIO) - 1
     targets = [{"inference": PICTURED, "weight": 100}, {"inference": RELEASED, "weight": 0}]
     access = a_model_access(
@@ -188,8 +164,15 @@ def _access(fleet: RecordedFleet) -> CustomResource:
             }
         ],
         "conditions": [
-            ready(Reason.PROGRAMMED, "every gateway runs the planned routes"),
-            {**ready(Reason.PROGRAMMED, "every gateway runs the planned routes"), "type": "Programmed"},
+            {
+                "type": condition,
+                "status": "True",
+                "observedGeneration": 1,
+                "reason": Reason.PROGRAMMED,
+                "message": "every gateway runs the planned routes",
+                "lastTransitionTime": format_timestamp(began),
+            }
+            for condition in ("Ready", "Programmed")
         ],
     }
     return access.model_copy(update={"status": type(access.status).model_validate(status)})

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import get_args
 
 import screenshots
-from builders.pictured_fleet import read_record
 from fixtures.browser import ColorScheme
 from fixtures.dashboard import Dashboard
+from tidegate.recorded.record import read_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,7 +49,7 @@ def test_a_digest_changes_with_a_text_and_not_with_an_age() -> None:
 
 async def test_the_recorded_fleet_agrees_with_itself(dashboard: Dashboard) -> None:
     await dashboard.show_recorded_fleet()
-    fleet = read_record()
+    fleet = read_fleet()
 
     async with dashboard.browser() as browser:
         rows = (await browser.get("/api/v1/rows/inferences?size=100")).json()["items"]

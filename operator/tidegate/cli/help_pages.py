@@ -70,8 +70,14 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "xds status": ("tidegate xds status",),
     "xds dump": ("tidegate xds dump", "tidegate xds dump previous --name access/ads/ranking"),
     "xds diff": ("tidegate xds diff", "tidegate xds diff 3f9a 81c2"),
-    "xds bootstrap": ("tidegate xds bootstrap --server tidegate-xds.tidegate-system:18000 --node client-0.ads",),
-    "dashboard": ("tidegate dashboard", "tidegate dashboard -n ads --no-browser --port 8080"),
+    "xds bootstrap": (
+        "tidegate xds bootstrap --server tidegate-xds.tidegate-system:18000 --node client-0.ads",
+    ),
+    "dashboard": (
+        "tidegate dashboard",
+        "tidegate dashboard -n ads --no-browser --port 8080",
+        "tidegate dashboard --recorded",
+    ),
     "analyze": (
         "tidegate analyze -n ads",
         "tidegate analyze -A --fail-on Warning",

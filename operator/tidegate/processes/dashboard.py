@@ -10,9 +10,10 @@ import contextlib
 import secrets
 import socket
 import sys
+import tempfile
 import time
 import webbrowser
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.kubeconfig import read_default_namespace
 from tidegate.kube.transport import ImpersonatedUser
 from tidegate.processes.web import fill_caches, make_sources, serve_app
+from tidegate.recorded.record import RECORD, read_fleet
+from tidegate.recorded.server import make_kubeconfig, serve_recorded_cluster
 from tidegate.runtime.lifecycle import run_until
 from tidegate.services.installation import find_release
 from tidegate.web.access.authenticators import LocalAuthenticator
@@ -102,6 +105,28 @@ async def run_dashboard(options: DashboardOptions) -> None:
                     namespaces=(shown,) if shown else (),
                     filled=filled,
                 ),
+            )
+
+
+async def run_recorded_dashboard(options: DashboardOptions, record: Path | None = None) -> None:
+    """Run the dashboard over a recorded fleet, as if it had been recorded now, until Ctrl-C.
+
+    Without `record`, it is the fleet that this package has. Raises PermanentError if it cannot be read.
+    """
+    fleet = read_fleet(record or RECORD, now=datetime.now(UTC))
+    async with serve_recorded_cluster(fleet) as address:
+        with tempfile.TemporaryDirectory(prefix="tidegate-recorded-") as folder:
+            kubeconfig = Path(folder) / "kubeconfig"
+            kubeconfig.write_text(make_kubeconfig(address))
+            await run_dashboard(
+                replace(
+                    options,
+                    kubeconfig=kubeconfig,
+                    context=None,
+                    impersonated_user="",
+                    prometheus=f"http://{address}",
+                    controllers=address,
+                )
             )
 
 
