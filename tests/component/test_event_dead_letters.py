@@ -282,6 +282,29 @@ def test_a_target_that_refuses_is_named_with_the_brokers_own_words(cause: str, t
             assert report.problem is None
 
 
+@pytest.mark.parametrize(
+    ("is_visible", "message"),
+    [(True, "the user may not use a topic"), (False, "there is no topic")],
+    ids=["seen", "hidden"],
+)
+def test_a_topic_that_the_user_may_not_write_is_named_and_the_topic_of_events_is_read_on(
+    kafka: RunningKafka, tmp_path: Path, is_visible: bool, message: str
+) -> None:
+    source = ClicksOnKafka(kafka, f"clicks-{tmp_path.name}")
+    source.make()
+    place = PlaceOnKafka(kafka, f"{source.topic}-dead")
+    place.make()
+    kafka.reserve_topic(place.name, "somebody", is_visible=is_visible)
+    source.publish([b"{", b"[", an_event()])
+    with an_ingester(tmp_path / "pod", a_plan(source, place), dead_letter_hold_s=0.1) as ingester:
+        report = ingester.wait_for("the good one is stored", lambda report: report.stored == 1)
+        report = wait_for_refused(ingester, 2)
+        assert count_letters(report) == (0, 2)
+        assert message in letters_message(report)
+        assert place.name in letters_message(report)
+        assert report.problem is None
+
+
 def letters_message(report: EventStreamReport) -> str:
     """Why no letter is written."""
     return report.dead_letters.message if report.dead_letters is not None else ""
