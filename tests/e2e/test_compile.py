@@ -87,6 +87,11 @@ def test_two_versions_are_compiled_under_load_and_no_answer_is_lost_or_wrong(spa
         fused = next(each for each in graph["passes"] if each["name"] == "fuseEmbeddings")
         assert (graph["version"], fused["applied"], fused["changes"]) == ("1", True, COLUMNS)
         assert graph["nodes"] < graph["publishedNodes"] == 2 * COLUMNS + 3
+        wait_until(
+            lambda: space.status("inference", "probe")["graph"]["comparedRequests"] > 1,
+            what="requests are compared",
+            timeout_s=90,
+        )
         change_version(space, load)
     assert_both_answered(load)
 

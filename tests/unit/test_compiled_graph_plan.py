@@ -16,6 +16,7 @@ from tidegate.errors import InvalidSpecError
 from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE, judge_graphs
 from tidegate.planning.inference.observed import InferenceObserved
 from tidegate.planning.inference.planner import plan_inference
+from tidegate.planning.inference.side_conditions import SIDE_REQUEUE
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.inference import build_inference_objects, hash_source, make_desired_state
 from tidegate.resources.serving import find_deployment, find_template_hash
@@ -159,7 +160,7 @@ def test_the_status_has_the_passes_and_the_measured_speed_up() -> None:
         "buckets": [],
     }
     assert "GraphCompiled" in [event.reason for event in planned.events]
-    assert planned.requeue_after is None
+    assert planned.requeue_after == SIDE_REQUEUE
 
 
 ENGINES = EngineReport(
@@ -189,7 +190,11 @@ def test_an_engine_is_ordered_with_its_buckets_and_the_server_may_load_it() -> N
     assert "compile" in mounts["compiler"]
     without = an_inference(compile={})
     assert make_desired_state(without, SETTINGS, epoch=1).engine is None
-    assert "compile" not in [mount["name"] for mount in containers(without)["triton"]["volumeMounts"]]
+    # The runner keeps requests there, on which the compiler compares both graphs.
+    assert "compile" in [mount["name"] for mount in containers(without)["triton"]["volumeMounts"]]
+    plain = containers(an_inference())
+    assert "compiler" not in plain
+    assert "compile" not in [mount["name"] for mount in plain["triton"]["volumeMounts"]]
     slices = replace(SLICES, devices={"nvidia.com/gpu": "1"})
     assert make_desired_state(inference, SETTINGS, epoch=1, slices=slices).engine is None
 
@@ -259,7 +264,7 @@ def test_a_failure_says_which_version_serves_as_published_and_what_to_do() -> No
         "version 1 serves as published on 1 of 2 replicas: it needs more memory: raise spec.compile.memory",
     )
     assert "CompileFailed" in [event.reason for event in planned.events]
-    assert planned.requeue_after is None
+    assert planned.requeue_after == SIDE_REQUEUE
 
 
 def test_before_a_version_serves_it_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tidegate_dataplane.sampling.kept_requests import (
     INTERVAL_S,
     MAX_FILES,
     MAX_REQUEST_BYTES,
+    REQUESTS_FOLDER,
     RETRY_S,
     RequestKeeper,
     list_requests,
@@ -25,6 +27,7 @@ class KeeperWorld:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now_s = folder, 0.0
+        self.wanted = folder / REQUESTS_FOLDER
         self.keeper = RequestKeeper(folder, "ctr_0", lambda: self.now_s)
 
     def offer(self, **inputs: Any) -> list[Path]:
@@ -36,7 +39,9 @@ class KeeperWorld:
 
 @pytest.fixture
 def world(tmp_path: Path) -> KeeperWorld:
-    return KeeperWorld(tmp_path)
+    world = KeeperWorld(tmp_path)
+    world.wanted.mkdir()
+    return world
 
 
 def test_the_first_requests_are_kept_and_then_one_a_minute(world: KeeperWorld) -> None:
@@ -64,10 +69,11 @@ def test_nothing_is_kept_while_the_compiler_has_not_read_the_others(world: Keepe
     assert len(world.offer(x=np.array([9]))) == MAX_FILES
 
 
-def test_nothing_is_kept_without_a_compilation(tmp_path: Path) -> None:
-    world = KeeperWorld(tmp_path / "d1")
+def test_nothing_is_kept_that_the_compiler_does_not_want(tmp_path: Path) -> None:
+    world = KeeperWorld(tmp_path)
     assert world.offer(x=np.array([1])) == []
-    world.folder.mkdir()
+    assert list(tmp_path.iterdir()) == []
+    world.wanted.mkdir()
     world.now_s += RETRY_S
     assert len(world.offer(x=np.array([1]))) == 1
 
@@ -85,6 +91,20 @@ def test_a_large_request_is_not_kept_and_the_next_one_is(world: KeeperWorld, inp
     world.now_s += RETRY_S
     assert len(world.offer(x=np.array([1]))) == 1
     assert list(world.folder.glob("requests/.*")) == []
+
+
+def test_a_request_is_answered_whatever_goes_wrong(
+    world: KeeperWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        world.keeper.offer_request({"x": np.array([1])})
+    world.keeper.finish_writing()
+    world.now_s += RETRY_S
+    assert len(world.offer(x=np.array([1]))) == 1
 
 
 def test_inputs_of_all_types_are_read_back_as_they_were(world: KeeperWorld) -> None:

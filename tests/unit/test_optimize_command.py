@@ -131,6 +131,14 @@ def test_a_file_without_requests_for_the_model_is_named_with_its_line(
     assert message in done.stderr.replace("\n", " ")
 
 
+def test_requests_of_another_model_are_an_error(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_text(log_request([[1] * 7]))
+    done = run(model, "--requests", path, "--rows", "1")
+    assert done.exit_code == 3
+    assert "refuses all 1 requests of" in done.stderr.replace("\n", " ")
+
+
 def test_a_damaged_archive_of_requests_is_named(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl.gz"
     path.write_bytes(gzip.compress(log_request([[1] * 200]).encode())[:-9])

@@ -142,6 +142,8 @@ def test_rounding_of_a_score_near_zero_is_a_small_error_beside_other_requests_of
     compared = compare_logged(original, rewritten, ask_for("near", "far"))
     assert compared.answered == 2
     assert compared.max_error == pytest.approx(5e-8)
+    [(sample, _)] = ask_for("far")
+    assert compare_logged(original, rewritten, ask_for("near"), [sample]).max_error == pytest.approx(5e-8)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_rounding_of_a_score_near_zero_is_a_small_error_beside_other_requests_of
         (Table(a=[1.0, 4.0]), Table(a=[1.0, 3.0]), 0.25),
         (Table(a=[1.0]), Table(a=[1.0, 1.0]), np.inf),
         (Table(a=[1.0]), Table(), np.inf),
-        (Table(), Table(a=[1.0]), np.inf),
+        (Table(), Table(a=[1.0]), 0.0),
         (Table(a=[1.0]), Table(a=[np.nan]), np.inf),
         (Table(a=[np.nan]), Table(a=[np.nan]), 0.0),
         (Table(), Table(), 0.0),
@@ -173,13 +175,28 @@ def test_requests_of_clients_are_compared_with_one_row_of_shared_inputs_and_with
         {"user": np.repeat(user, 5, axis=0), "item": items},
         {"user": np.full((5, 8, 4), np.inf, np.float32), "item": items},
     ]
-    compared = compare_requests(model, shared, requests)
-    assert compared.max_error < 1e-5
-    assert compared.answered == 4, "two requests in two forms, and not the one with infinite numbers"
+    for candidate in (shared, model):
+        compared = compare_requests(model, candidate, requests, ["user"])
+        assert compared.max_error < 1e-5
+        assert compared.answered == 2, "not the one with infinite numbers"
     compared = compare_requests(model, model, requests)
     assert (compared.answered, compared.max_error) == (1, 0.0), (
         "without shared inputs, one row of them is refused"
     )
+
+
+def test_one_row_of_a_shared_input_is_no_reason_to_leave_out_a_pass() -> None:
+    random = np.random.default_rng(3)
+    request = {
+        "user": random.standard_normal((1, 8, 4), np.float32),
+        "item": random.standard_normal((5, 4), np.float32),
+    }
+    share = list_passes(["user"])[-2]
+    optimized = optimize_model(
+        a_flattening_tower(), [request], shared_inputs=["user"], passes=[share], measured_rows=(64,)
+    )
+    assert optimized.shared_inputs == ("user",)
+    assert optimized.compared_requests == 1
 
 
 def slow_down(model: ir.Model) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ class CheckedVersion:
         self.shared = SharedGraphs(NodeCache(folder / "node", 64 << 20))
         (folder / "scratch").mkdir()
         self.crashes = False
+        self.while_comparing: Callable[[], None] = lambda: None
         self.checks = RequestChecks(
             self.folder, folder / "scratch", self.shared, self.run_module, lambda: self.now_s
         )
@@ -52,6 +53,7 @@ class CheckedVersion:
         self.serve(optimize_model(onnx.load(self.job.source), measured_rows=(1,)).model)
 
     def keep(self, rows: int = 2) -> None:
+        self.folder.ask_for_requests(DIGEST)
         keeper = RequestKeeper(self.root / DIGEST, "ctr_0")
         keeper.offer_request({"ids": np.random.default_rng(rows).integers(0, 50, (rows, COLUMNS))})
         keeper.finish_writing()
@@ -59,7 +61,11 @@ class CheckedVersion:
     def run_module(self, job: CompileJob, module: str, arguments: Sequence[str]) -> int | None:
         assert (job, module) == (self.job, "tidegate_dataplane.compiler.compare_requests")
         self.runs += 1
+        self.while_comparing()
         return 9 if self.crashes else compare_files(arguments)
+
+    def count_compared(self) -> int:
+        return self.folder.count_compared(DIGEST)
 
     def result(self) -> CompileResult:
         result = self.folder.read_result(DIGEST)
@@ -78,7 +84,7 @@ def test_requests_that_are_answered_alike_are_counted_and_removed(version: Check
     for number in (1, 2):
         version.keep()
         assert version.checks.check_next(version.job)
-        assert version.result().compared_requests == number
+        assert version.count_compared() == number
         assert list_requests(version.root / DIGEST) == []
         version.now_s += MIN_PAUSE_S
     assert version.result().graph_sha256
@@ -98,10 +104,57 @@ def test_a_graph_that_answers_a_request_otherwise_is_withdrawn_for_all_pods_of_t
     assert "answered requests of clients otherwise: numbers differ by 1.0e+00" in result.message
     assert "tidegate optimize --requests" in result.message
     assert not engines.exists()
-    assert version.shared.load_result(make_cache_key(DIGEST), tmp_path / "copy") is None
+    shared = version.shared.load_result(make_cache_key(DIGEST), tmp_path / "other")
+    assert shared is not None
+    assert (shared.graph_sha256, shared.message) == ("", result.message), (
+        "the next pod does not compile it again"
+    )
+    assert not (tmp_path / "other").exists()
     version.keep()
     version.now_s += MAX_PAUSE_S
     assert not version.checks.check_next(version.job), "the published graph needs no comparison"
+    assert not (version.root / DIGEST / "requests").exists(), "and no requests"
+
+
+def test_a_difference_is_found_again_if_it_could_not_be_written(
+    version: CheckedVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version.serve(onnx.load(version.other))
+    version.keep()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(version.folder, "write_result", fail)
+        with pytest.raises(OSError, match="No space left"):
+            version.checks.check_next(version.job)
+    assert not version.checks.check_next(version.job), "not again at once"
+    version.now_s += MIN_PAUSE_S
+    assert version.checks.check_next(version.job)
+    assert version.result().graph_sha256 == ""
+
+
+def test_what_the_agent_has_given_up_meanwhile_stays_given_up(version: CheckedVersion) -> None:
+    version.serve(onnx.load(version.other))
+    version.keep()
+    refused = version.result().model_copy(
+        update={"graph_sha256": "", "message": "the server does not load it"}
+    )
+    version.while_comparing = lambda: version.folder.write_result(DIGEST, refused)
+    assert version.checks.check_next(version.job)
+    assert version.result() == refused
+
+
+def test_requests_that_the_published_graph_refuses_prove_nothing(version: CheckedVersion) -> None:
+    version.serve_optimized()
+    version.folder.ask_for_requests(DIGEST)
+    keeper = RequestKeeper(version.root / DIGEST, "ctr_0")
+    keeper.offer_request({"ids": np.zeros((2, COLUMNS + 1), np.int64)})
+    keeper.finish_writing()
+    assert version.checks.check_next(version.job)
+    assert version.result().graph_sha256
+    assert version.count_compared() == 0
 
 
 def test_comparisons_become_rarer(version: CheckedVersion) -> None:
@@ -152,5 +205,5 @@ def test_damaged_requests_are_left_out(version: CheckedVersion) -> None:
     version.keep()
     (version.root / DIGEST / "requests" / "other.npz").write_bytes(b"no archive")
     assert version.checks.check_next(version.job)
-    assert version.result().compared_requests == 1
+    assert version.count_compared() == 1
     assert list_requests(version.root / DIGEST) == []

@@ -16,7 +16,12 @@ from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.repository import ModelRepository
 from tidegate_dataplane.agent.state import AgentMemory, LoadVersions, ObservedPod, SwitchGraph
 from tidegate_dataplane.agent.triton import ServerGoneError
-from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob, make_engine_report
+from tidegate_dataplane.compiler.exchange import (
+    CompileFolder,
+    CompileJob,
+    CompileResult,
+    make_engine_report,
+)
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
 
 log = structlog.get_logger()
@@ -87,12 +92,20 @@ class GraphSwitcher:
         return replace(
             observed,
             graphs=graphs,
-            compile_result=self._folder.read_result(facts.digest),
+            compile_result=self._read_result(facts.digest),
             is_compiling=self._folder.count_attempts(facts.digest) > 0,
             engines=None
             if desired.engine is None
             else make_engine_report(self._folder.find_engines(facts.digest, desired.engine)),
         )
+
+    def _read_result(self, digest: str) -> CompileResult | None:
+        """Return the compiler's result, with all requests on which its graph was compared."""
+        result = self._folder.read_result(digest)
+        if result is None:
+            return None
+        compared = result.compared_requests + self._folder.count_compared(digest)
+        return result.model_copy(update={"compared_requests": compared})
 
     async def switch_graph(self, action: SwitchGraph, observed: ObservedPod) -> SwitchResult:
         """Load the version with another graph.

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tidegate_dataplane.agent.files import write_whole
 from tidegate_dataplane.contract import BucketResult, CompileOutcome, EngineOrder, EngineReport
 from tidegate_dataplane.engines.engine_folder import EngineFolder, describe_shape, find_engine_dir
-from tidegate_dataplane.sampling.kept_requests import list_requests
+from tidegate_dataplane.sampling.kept_requests import REQUESTS_FOLDER, list_requests
 
 GRAPH_FILE = "graph.onnx"
 COMPARISON_FILE = "comparison.json"
@@ -116,28 +116,52 @@ class CompileFolder:
         names = order.engine.value, order.precision.value
         return EngineFolder(find_engine_dir(self._root / digest, *names, order.rows, order.lengths))
 
+    def ask_for_requests(self, digest: str) -> None:
+        """Let the runners of a version keep requests for a comparison."""
+        (self._root / digest / REQUESTS_FOLDER).mkdir(parents=True, exist_ok=True)
+
     def list_requests(self, digest: str) -> list[Path]:
-        """Return the files of requests that runners of the version have kept for a comparison."""
+        """Return the files of requests that runners of the version have kept."""
         return list_requests(self._root / digest)
+
+    def drop_requests(self, digest: str) -> None:
+        """Let the runners of a version keep no more requests, and remove those that they have kept."""
+        shutil.rmtree(self._root / digest / REQUESTS_FOLDER, ignore_errors=True)
+
+    def drop_engines(self, digest: str) -> None:
+        """Remove all engines of a version."""
+        for folder in (self._root / digest).glob("engines-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def count_compared(self, digest: str) -> int:
+        """Return on how many requests the graphs of a version were compared after its compilation."""
+        return self._read_number(digest, "compared")
+
+    def add_compared(self, digest: str, count: int) -> None:
+        """Count requests on which the graphs were compared; beside the result, which the agent may write at the same time."""
+        self._write_number(digest, "compared", self.count_compared(digest) + count)
 
     def count_attempts(self, digest: str) -> int:
         """Return how often a compilation of this content has begun."""
-        try:
-            return int((self._root / digest / "attempts").read_text())
-        except (OSError, ValueError):
-            return 0
+        return self._read_number(digest, "attempts")
 
     def begin_attempt(self, digest: str) -> None:
         """Count an attempt before it begins, so that one that takes the compiler with it counts too."""
-        self._write_attempts(digest, self.count_attempts(digest) + 1)
+        self._write_number(digest, "attempts", self.count_attempts(digest) + 1)
 
     def cancel_attempt(self, digest: str) -> None:
         """Do not count the attempt that has just begun: it was withdrawn, and not ended by what it does."""
         if count := self.count_attempts(digest):
-            self._write_attempts(digest, count - 1)
+            self._write_number(digest, "attempts", count - 1)
 
-    def _write_attempts(self, digest: str, count: int) -> None:
-        write_whole(self._root / digest / "attempts", str(count))
+    def _read_number(self, digest: str, name: str) -> int:
+        try:
+            return int((self._root / digest / name).read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def _write_number(self, digest: str, name: str, count: int) -> None:
+        write_whole(self._root / digest / name, str(count))
 
     def write_result(self, digest: str, result: CompileResult, graph: Path | None = None) -> None:
         """Move the graph to its place, then write the result that names it."""

@@ -81,7 +81,7 @@ def _compile_graph(
         nodes_before=len(model.graph.node),
         nodes_after=len(optimized.model.graph.node),
         seconds=round(time.monotonic() - started, 1),
-        compared_requests=len(requests) if digest else 0,
+        compared_requests=optimized.compared_requests if digest else 0,
     )
 
 

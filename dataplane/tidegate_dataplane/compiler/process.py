@@ -126,8 +126,8 @@ class Compiler:
         """Return the result of another pod of this node, after comparing its graph with the published one again."""
         graph = scratch / GRAPH_FILE
         result = self._shared.load_result(key, graph)
-        if result is None:
-            return None
+        if result is None or not result.graph_sha256:
+            return result
         if self._run_process(job, scratch, f"--candidate={graph}") == 0:
             return result
         log.warning("shared_graph_refused", model=job.model, version=job.version, key=key)
@@ -136,6 +136,7 @@ class Compiler:
 
     def _run_passes(self, job: CompileJob, scratch: Path) -> CompileResult | None:
         """Return what the passes made of the job; None if they ended without a result, so that they are tried again."""
+        self._folder.ask_for_requests(job.digest)
         requests = self._folder.list_requests(job.digest)
         status = self._run_process(job, scratch, *(f"--request={path}" for path in requests))
         for path in requests:

@@ -1,6 +1,5 @@
 """Compare the served graph with the published one on requests of clients, again and again, and withdraw one that differs."""
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,32 +48,35 @@ class RequestChecks:
         """Compare the graphs on the requests that runners have kept, if that is due; return whether it was."""
         result = self._folder.read_result(job.digest)
         if result is None or not result.graph_sha256:
+            self._folder.drop_requests(job.digest)
             return False
         now = self._clock()
         if job.digest != self._digest:
             self._digest, self._pause_s, self._next_s = job.digest, MIN_PAUSE_S, now
+        self._folder.ask_for_requests(job.digest)
         requests = self._folder.list_requests(job.digest)
         if now < self._next_s or not requests:
             return False
-        comparison = self._compare_files(job, requests)
-        self._next_s = self._clock() + self._pause_s
+        self._next_s = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
-        for path in requests:
-            path.unlink(missing_ok=True)
+        comparison = self._compare_files(job, requests)
         if comparison is None:
             log.warning("requests_not_compared", model=job.model, version=job.version)
         elif comparison.error:
             self._withdraw_graph(job, result, comparison)
         else:
-            compared = result.compared_requests + comparison.answered
-            self._folder.write_result(job.digest, result.model_copy(update={"compared_requests": compared}))
+            self._folder.add_compared(job.digest, comparison.answered)
+        for path in requests:
+            path.unlink(missing_ok=True)
         return True
 
     def _compare_files(self, job: CompileJob, requests: Sequence[Path]) -> RequestComparison | None:
         """Return what the comparison says; None if it ended without a result."""
         with TemporaryDirectory(dir=self._scratch_dir, prefix=SCRATCH_PREFIX) as scratch:
             graph = self._folder.graph_path(job.digest)
-            self._run_module(job, _MODULE, [*map(str, (job.source, graph, scratch, *requests))])
+            shared = (f"--shared-input={name}" for name in job.shared_inputs)
+            paths = map(str, (job.source, graph, scratch, *requests))
+            self._run_module(job, _MODULE, [*paths, *shared])
             try:
                 return RequestComparison.model_validate_json((Path(scratch) / COMPARISON_FILE).read_bytes())
             except (OSError, ValidationError):
@@ -83,13 +85,15 @@ class RequestChecks:
     def _withdraw_graph(self, job: CompileJob, result: CompileResult, comparison: RequestComparison) -> None:
         """Let the version serve as published, in this pod and in the next ones of the node."""
         log.error("graph_withdrawn", model=job.model, version=job.version, error=comparison.error)
+        current = self._folder.read_result(job.digest)
+        if current is None or current.graph_sha256 != result.graph_sha256:
+            return  # the agent has given it up meanwhile, because the server does not load it
+        # They were compiled from that graph.
+        self._folder.drop_engines(job.digest)
         message = (
             f"the compiled graph answered requests of clients otherwise: {comparison.error}; log requests with spec.logging and run "
             "`tidegate optimize --requests` to see which pass does it, or remove spec.compile"
         )
-        self._shared.drop_result(make_cache_key(job.digest, job.shared_inputs))
-        for engines in self._folder.graph_path(job.digest).parent.glob("engines-*"):
-            # They were compiled from that graph.
-            shutil.rmtree(engines, ignore_errors=True)
         withdrawn = result.model_copy(update={"graph_sha256": "", "shared_inputs": (), "message": message})
         self._folder.write_result(job.digest, withdrawn)
+        self._shared.withdraw_result(make_cache_key(job.digest, job.shared_inputs), withdrawn)

@@ -40,24 +40,25 @@ class SharedGraphs:
         self._cache = cache
 
     def load_result(self, key: str, target: Path) -> CompileResult | None:
-        """Return a result, with its graph copied to `target`; None if there is none or it is damaged."""
+        """Return a result, with its graph copied to `target` unless it was withdrawn; None if there is none or it is damaged."""
         record = self._cache.find_intact(f"{key}.result") if self._cache is not None else None
         if self._cache is None or record is None:
             return None
         try:
             result = CompileResult.model_validate_json(record.read_bytes())
-            graph = self._cache.find_intact(f"{key}.graph")
-            if graph is None or graph.name != result.graph_sha256:
-                return None
-            shutil.copyfile(graph, target)
+            if result.graph_sha256:
+                graph = self._cache.find_intact(f"{key}.graph")
+                if graph is None or graph.name != result.graph_sha256:
+                    return None
+                shutil.copyfile(graph, target)
         except (OSError, ValidationError):
             return None
         return result.model_copy(update={"cached": True, "compared_requests": 0})
 
-    def drop_result(self, key: str) -> None:
-        """Let no other pod of the node find a result."""
+    def withdraw_result(self, key: str, result: CompileResult) -> None:
+        """Let other pods of the node know that a graph answers otherwise, so that they do not compile it again."""
         if self._cache is not None:
-            self._cache.remove_name(f"{key}.result")
+            add_cache_file(self._cache, f"{key}.result", result.model_dump_json().encode())
 
     def store_result(self, key: str, result: CompileResult, graph: Path) -> None:
         """Add a result and its graph, if they fit."""

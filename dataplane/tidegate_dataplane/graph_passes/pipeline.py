@@ -102,6 +102,8 @@ class OptimizedModel:
     outcomes: tuple[PassOutcome, ...]
     speedups: Mapping[int, float]
     """Of the whole against the original, by rows of the request."""
+    compared_requests: int = 0
+    """Requests of clients that the model answers, and on which passes were compared."""
 
 
 def simplify_graph(model: ir.Model) -> int:
@@ -160,10 +162,16 @@ def optimize_model(
     on them alone can run once per request, the optimized model also takes one row of them. The given model is not changed.
     Raise GraphRefusedError if ONNX Runtime does not load it.
     """
-    trial = _Trial(model, requests, measured_rows)
+    trial = _Trial(model, _select_logged(requests, shared_inputs), measured_rows)
     for graph_pass in list_passes(shared_inputs) if passes is None else passes:
         trial.try_pass(graph_pass)
-    return OptimizedModel(trial.model, trial.shared_inputs, tuple(trial.outcomes), trial.measure_whole())
+    return OptimizedModel(
+        trial.model,
+        trial.shared_inputs,
+        tuple(trial.outcomes),
+        trial.measure_whole(),
+        trial.count_logged(),
+    )
 
 
 def compare_models(original: onnx.ModelProto, candidate: onnx.ModelProto) -> Comparison:
@@ -177,12 +185,21 @@ def compare_models(original: onnx.ModelProto, candidate: onnx.ModelProto) -> Com
 
 
 def compare_requests(
-    original: onnx.ModelProto, candidate: onnx.ModelProto, requests: Sequence[Request]
+    original: onnx.ModelProto,
+    candidate: onnx.ModelProto,
+    requests: Sequence[Request],
+    shared_inputs: Sequence[str] = (),
 ) -> Comparison:
-    """Compare the answers of a served graph on requests of clients, as `compare_models` does on random ones."""
+    """Compare the answers of a served graph on requests of clients, in which `shared_inputs` may have one row.
+
+    `answered` counts the requests that both answered. Raise GraphRefusedError if ONNX Runtime does not load one of the models.
+    """
     shared = find_shared_inputs(candidate)
-    pairs = _pair_forms(_select_logged(requests, shared), (), shared)
-    return compare_logged(Session(original), Session(candidate), pairs)
+    logged = _select_logged(requests, shared_inputs)
+    samples = list(make_requests(_read_model(original)))
+    pairs = _pair_forms(logged, (), shared)
+    comparison = compare_logged(Session(original), Session(candidate), pairs, samples)
+    return replace(comparison, answered=comparison.answered * len(logged) // max(len(pairs), 1))
 
 
 def _select_logged(requests: Sequence[Request], shared: Sequence[str]) -> list[Request]:
@@ -260,6 +277,10 @@ class _Trial:
             return applied, candidate, session
         return outcome, self.model, self._session
 
+    def count_logged(self) -> int:
+        """Return how many requests of clients the model answers."""
+        return sum(self._original.run_request(request) is not None for request in self._logged)
+
     def measure_whole(self) -> Mapping[int, float]:
         """Return the speed-ups of all passes together."""
         if not any(outcome.applied for outcome in self.outcomes):
@@ -293,9 +314,11 @@ class _Trial:
         self, before: Session, shared_before: tuple[str, ...], after: Session, shared_after: tuple[str, ...]
     ) -> Comparison:
         """Compare on random requests and on those of clients; the number that both answered is that of the random ones."""
-        logged = _select_logged(self._logged, shared_after)
         random = compare_answers(before, after, _pair_forms(self._samples, shared_before, shared_after))
-        clients = compare_logged(before, after, _pair_forms(logged, shared_before, shared_after))
+        if not self._logged:
+            return random
+        logged = _pair_forms(self._logged, shared_before, shared_after)
+        clients = compare_logged(before, after, logged, self._measured)
         return Comparison(random.answered, max(random.max_error, clients.max_error))
 
     def _measure_speedups(self, session: Session, shared: tuple[str, ...]) -> Mapping[int, float]:

@@ -79,6 +79,8 @@ class Comparison:
     """Requests with rows that both graphs answered."""
     max_error: float
     """Largest difference of two numbers, as a share of the largest number of the output; infinite where an answer is missing."""
+    problem: str = ""
+    """What is infinite, for people."""
 
 
 def compare_answers(
@@ -97,30 +99,41 @@ def compare_answers(
 
 
 def compare_logged(
-    original: Answering, rewritten: Answering, requests: Iterable[tuple[Request, Request]]
+    original: Answering,
+    rewritten: Answering,
+    requests: Iterable[tuple[Request, Request]],
+    samples: Iterable[Request] = (),
 ) -> Comparison:
-    """Return the same for requests of clients, with an error as a share of the output's largest number in all of them.
+    """Return the same for requests of clients, without those that the original refuses.
 
-    Of one request alone, the largest number may be a score near zero, and the error of its rounding a large share of that.
+    An error is a share of the output's largest number in all of them and in the answers to `samples`: of one request alone, that
+    number may be a score near zero, and the error of its rounding a large share of it.
     """
-    answered, missing = 0, 0.0
+    answered, problem = 0, ""
     differences: dict[int, float] = {}
     largest: dict[int, float] = {}
+    for request in samples:
+        for output, array in enumerate(original.run_request(request) or ()):
+            largest[output] = max(largest.get(output, 0.0), _measure_difference(array, array)[1])
     for request, other in requests:
         expected, answer = original.run_request(request), rewritten.run_request(other)
-        if expected is None or answer is None:
-            missing = max(missing, 0.0 if expected is answer else np.inf)
+        if expected is None:
+            continue
+        if answer is None:
+            problem = problem or "a request is refused"
             continue
         answered += 1
         for output, arrays in enumerate(zip(expected, answer, strict=True)):
             difference, number = _measure_difference(*arrays)
+            if difference == np.inf:
+                problem = problem or f"output {output + 1} {_explain_difference(*arrays)}"
             differences[output] = max(differences.get(output, 0.0), difference)
             largest[output] = max(largest.get(output, 0.0), number)
     errors = [
         difference / max(largest[output], float(np.finfo(np.float32).tiny))
         for output, difference in differences.items()
     ]
-    return Comparison(answered, max([missing, *errors]))
+    return Comparison(answered, max([np.inf if problem else 0.0, *errors]), problem)
 
 
 def measure_error(expected: Array, answer: Array) -> float:
@@ -148,6 +161,13 @@ def _measure_difference(expected: Array, answer: Array) -> tuple[float, float]:
         return 0.0, 0.0
     wide, other = expected[finite].astype(np.float64), answer[finite].astype(np.float64)
     return float(np.abs(wide - other).max()), float(np.abs(wide).max())
+
+
+def _explain_difference(expected: Array, answer: Array) -> str:
+    """Return how two outputs differ whose difference is no number."""
+    if expected.shape != answer.shape or expected.dtype != answer.dtype:
+        return f"is {answer.dtype}{list(answer.shape)} instead of {expected.dtype}{list(expected.shape)}"
+    return "has numbers that are not finite" if expected.dtype.kind == "f" else "has other values"
 
 
 def measure_speedups(

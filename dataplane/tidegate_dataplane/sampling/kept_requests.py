@@ -20,6 +20,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 REQUESTS_FOLDER: Final = "requests"
+"""In the folder of a compilation; it is there as long as the compiler wants requests."""
 MAX_FILES: Final = 8
 """Files of all runners that the compiler has not read yet."""
 MAX_REQUEST_BYTES: Final = 1 << 20
@@ -27,7 +28,7 @@ FIRST_REQUESTS: Final = 8
 """Requests that are kept as they come; after them, one in each INTERVAL_S."""
 INTERVAL_S: Final = 60.0
 RETRY_S: Final = 1.0
-"""Until it is looked again whether a compilation is ordered, and whether there is room."""
+"""Until it is looked again whether the compiler wants requests, and whether there is room."""
 
 
 class RequestKeeper:
@@ -43,39 +44,42 @@ class RequestKeeper:
         self._writer: threading.Thread | None = None
 
     def offer_request(self, inputs: Mapping[str, Array]) -> None:
-        """Keep a request if one is due and it is small enough; never wait."""
+        """Keep a request if one is due and it is small enough; never wait, and raise nothing."""
         now = self._clock()
         if now < self._next_s or (self._writer is not None and self._writer.is_alive()):
             return
         self._next_s = now + RETRY_S
-        if not self._has_room() or sum(array.nbytes for array in inputs.values()) > MAX_REQUEST_BYTES:
-            return
-        self._kept += 1
-        self._next_s = now + (INTERVAL_S if self._kept >= FIRST_REQUESTS else 0.0)
-        # The server reuses the memory of a request once it is answered.
-        copies = {name: array.copy() for name, array in inputs.items()}
-        self._writer = threading.Thread(target=self._write_request, args=(copies,), daemon=True)
-        self._writer.start()
+        # Whatever goes wrong, such as a thread that cannot be started, the request is answered.
+        with suppress(Exception):
+            if (
+                not self._folder.is_dir()
+                or sum(array.nbytes for array in inputs.values()) > MAX_REQUEST_BYTES
+            ):
+                return
+            # The server reuses the memory of a request once it is answered.
+            copies = {name: array.copy() for name, array in inputs.items()}
+            self._writer = threading.Thread(target=self._write_request, args=(copies, now), daemon=True)
+            self._writer.start()
 
     def finish_writing(self) -> None:
         """Wait until the last request is written."""
-        if self._writer is not None:
+        if self._writer is not None and self._writer.is_alive():
             self._writer.join()
 
-    def _has_room(self) -> bool:
-        """Return whether a compilation is ordered, and its requests have been read."""
-        return self._folder.parent.is_dir() and len(list_requests(self._folder.parent)) < MAX_FILES
-
-    def _write_request(self, inputs: Mapping[str, Array]) -> None:
-        name = f"{self._runner}-{self._kept}.npz"
+    def _write_request(self, inputs: Mapping[str, Array], now: float) -> None:
+        """Write a request, unless the compiler has not read the earlier ones."""
+        name = f"{self._runner}-{self._kept + 1}.npz"
         part = self._folder / f".{name}.part"
-        # Texts that are too long, a full disk, or a folder that the agent removes meanwhile.
+        # Texts that are too long, a full disk, or a folder that the compiler removes meanwhile.
         with suppress(OSError, ValueError):
+            if len(list_requests(self._folder.parent)) >= MAX_FILES:
+                return
             arrays = [_encode_texts(array) for array in inputs.values()]
-            self._folder.mkdir(exist_ok=True)
             with part.open("wb") as file:
                 np.savez(file, np.array(list(inputs)), *arrays)
             part.replace(self._folder / name)
+            self._kept += 1
+            self._next_s = now + (INTERVAL_S if self._kept >= FIRST_REQUESTS else 0.0)
         with suppress(OSError):
             part.unlink()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -11,6 +11,8 @@ import typer
 from tidegate.cli.options import ExitStatus, Output, OutputFormat, exit_with_error, print_report
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from tidegate.reports.optimization import OptimizationReport, PassReport
     from tidegate_dataplane.graph_passes.pipeline import OptimizedModel, PassOutcome
 
@@ -50,8 +52,7 @@ def optimize_file(
     try:
         import onnx
 
-        from tidegate_dataplane.graph_passes import drawing, logged_requests, pipeline
-        from tidegate_dataplane.graph_passes.proof import GraphRefusedError
+        from tidegate_dataplane.graph_passes import drawing, pipeline
     except ModuleNotFoundError as error:
         _exit_with(f"{error.name} is not installed: install tidegate[optimize]")
     for path in (write, None if graphs is None else graphs / "before.dot"):
@@ -61,22 +62,9 @@ def optimize_file(
         original = onnx.load(model)
     except Exception as error:  # noqa: BLE001  protobuf and onnx have no common class for what is no model
         _exit_with(f"{model} cannot be read as an ONNX model: {error}")
-    initializers = {tensor.name for tensor in original.graph.initializer}
-    inputs = frozenset(value.name for value in original.graph.input) - initializers
-    try:
-        logged = [] if requests is None else logged_requests.read_logged_requests(requests, inputs)
-        optimized = pipeline.optimize_model(
-            original,
-            logged,
-            shared_inputs=shared_input or (),
-            measured_rows=rows or pipeline.MEASURED_ROWS,
-        )
-    except logged_requests.LoggedRequestsError as error:
-        _exit_with(str(error))
-    except MemoryError:
-        _exit_with(f"{model}: there is not enough memory to rewrite it, which takes several times its size")
-    except GraphRefusedError as error:
-        _exit_with(f"{model}: ONNX Runtime does not load it: {error}")
+    optimized = _optimize_or_exit(
+        original, model, requests, shared_input or (), rows or pipeline.MEASURED_ROWS
+    )
     if graphs is not None:
         (graphs / "before.dot").write_text(drawing.draw_graph(original))
         (graphs / "after.dot").write_text(drawing.draw_graph(optimized.model))
@@ -84,8 +72,35 @@ def optimize_file(
     if write is not None and changed:
         onnx.save(optimized.model, write)
     counts = drawing.count_operators(original), drawing.count_operators(optimized.model)
-    report = _make_report(model, write if changed else None, counts, optimized, len(logged))
+    report = _make_report(model, write if changed else None, counts, optimized)
     print_report(report, output)
+
+
+def _optimize_or_exit(
+    original: ModelProto,
+    path: Path,
+    requests: Path | None,
+    shared_inputs: Sequence[str],
+    rows: Sequence[int],
+) -> OptimizedModel:
+    """Apply the passes; print one line to stderr and exit if that fails."""
+    from tidegate_dataplane.graph_passes import logged_requests, pipeline
+    from tidegate_dataplane.graph_passes.proof import GraphRefusedError
+
+    initializers = {tensor.name for tensor in original.graph.initializer}
+    inputs = frozenset(value.name for value in original.graph.input) - initializers
+    try:
+        logged = [] if requests is None else logged_requests.read_logged_requests(requests, inputs)
+        optimized = pipeline.optimize_model(original, logged, shared_inputs=shared_inputs, measured_rows=rows)
+    except logged_requests.LoggedRequestsError as error:
+        _exit_with(str(error))
+    except MemoryError:
+        _exit_with(f"{path}: there is not enough memory to rewrite it, which takes several times its size")
+    except GraphRefusedError as error:
+        _exit_with(f"{path}: ONNX Runtime does not load it: {error}")
+    if logged and not optimized.compared_requests:
+        _exit_with(f"{path} refuses all {len(logged)} requests of {requests}: are they of another model?")
+    return optimized
 
 
 def _make_report(
@@ -93,7 +108,6 @@ def _make_report(
     written: Path | None,
     counts: tuple[dict[str, int], dict[str, int]],
     optimized: OptimizedModel,
-    logged_requests: int,
 ) -> OptimizationReport:
     from tidegate.reports.optimization import OptimizationReport
 
@@ -106,7 +120,7 @@ def _make_report(
         operators_before=before,
         operators_after=after,
         shared_inputs=optimized.shared_inputs,
-        logged_requests=logged_requests,
+        logged_requests=optimized.compared_requests,
         passes=tuple(map(_make_pass_report, optimized.outcomes)),
         speedups=_round_speedups(optimized.speedups),
     )

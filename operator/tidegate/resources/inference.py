@@ -217,7 +217,6 @@ def make_serving_pod(
         stream_secret=find_stream_secret(inference),
         results_secret=find_results_secret(inference),
         compiler_memory=_find_compiler_memory(inference, slices),
-        loads_engines=inference.spec.has_engine,
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     if slices is None:

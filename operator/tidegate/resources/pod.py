@@ -131,8 +131,6 @@ class ServingPod:
     """How long the server finishes requests once it gets SIGTERM."""
     compiler_memory: str = ""
     """Memory limit of the compiler of graphs; empty runs none."""
-    loads_engines: bool = False
-    """Whether the server loads what the compiler makes of the shapes of requests."""
     events: EventStore | None = None
     """Store of the events that features read, on the pod's disk; None for a plan without streams, or with a Redis."""
     redis_secret: str = ""
@@ -354,7 +352,8 @@ def _build_triton(pod: ServingPod, settings: ServingSettings) -> dict[str, objec
     if not pod.shared_memory_of_node:
         # Triton's Python backend needs it. Another place in the list would replace every running pod.
         mounts.insert(2, {"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
-    if pod.compiler_memory and pod.loads_engines:
+    if pod.compiler_memory:
+        # Its processes keep requests for the compiler, and load engines.
         mounts.append({"name": "compile", "mountPath": _COMPILE_FOLDER})
     if pod.events is not None:
         mounts.append(_EVENTS_MOUNT)

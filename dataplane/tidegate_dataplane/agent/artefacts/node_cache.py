@@ -66,11 +66,6 @@ class NodeCache:
         with contextlib.suppress(OSError):
             blob.unlink()
 
-    def remove_name(self, name: str) -> None:
-        """Let nobody find the file with this name any more."""
-        with contextlib.suppress(OSError):
-            (self.root / "names" / name).unlink()
-
     def begin_entry(self, size: int) -> "CacheEntry | None":
         """Make room for a file of `size` bytes and return its entry; None if it does not fit."""
         if size > self.max_bytes:

@@ -94,13 +94,14 @@ class TritonPythonModel:
 
     def _answer_requests(self, requests: Sequence[Any]) -> list[Any]:
         inputs = [self._read_inputs(request) for request in requests]
-        if self._keeper is not None:
-            for arrays in inputs:
-                self._keeper.offer_request(arrays)
         if self._shared.names:
             answers = [self._answer_shared(arrays) for arrays in inputs]
         else:
             answers = self._joiner.answer_requests(inputs)
+        if self._keeper is not None:
+            for arrays, answer in zip(inputs, answers, strict=True):
+                if not _is_refused(answer):
+                    self._keeper.offer_request(arrays)
         self._metrics.export_if_due()
         self._sampler.report_join_limit(self._joiner.find_limit() or "")
         if self._sampler.is_active:
@@ -252,11 +253,8 @@ class TritonPythonModel:
 
     def _make_response(self, answer: list[Array] | Exception, requested: Sequence[str]) -> Any:
         if isinstance(answer, Exception):
-            from tidegate_dataplane.batching.shared_inputs import RowsError
-
             # Faults of the model are internal: clients' own must not count against the pod.
-            refused = isinstance(answer, RowsError)
-            code = pb_utils.TritonError.INVALID_ARG if refused else pb_utils.TritonError.INTERNAL
+            code = pb_utils.TritonError.INVALID_ARG if _is_refused(answer) else pb_utils.TritonError.INTERNAL
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer), code))
         requested_names = set(requested)
         tensors = [
@@ -325,6 +323,13 @@ def _start_watching(args: dict[str, str], join_limit: str) -> tuple[Any, Any]:
     sampler.report_join_limit(join_limit)
     sampler.start()
     return watchdog, sampler
+
+
+def _is_refused(answer: list[Array] | Exception) -> bool:
+    """Return whether a request was refused before the model got it."""
+    from tidegate_dataplane.batching.shared_inputs import RowsError
+
+    return isinstance(answer, RowsError)
 
 
 def _make_keeper(args: dict[str, str]) -> Any:

@@ -161,7 +161,8 @@ def _get_poll_interval(inference: Inference, replicas: Sequence[ObservedReplica]
         return COMPILE_REQUEUE
     consumes = inference.spec.nearline is not None and replicas
     adapts = inference.spec.batching.mode is DynamicBatchingMode.ADAPTIVE
-    changes = consumes or adapts or inference.spec.has_engine
+    # A compiled graph is withdrawn if it answers a request otherwise.
+    changes = consumes or adapts or inference.spec.has_graph_passes
     return SIDE_REQUEUE if changes or inference.spec.logging is not None else None
 
 
