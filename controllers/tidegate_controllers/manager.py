@@ -20,6 +20,8 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.port import ClusterApi
 from tidegate.kube.typed_cache import TypedCache
+from tidegate.planning.features.feature_jobs import list_used_features
+from tidegate.planning.features.shared_features import list_shared_keys
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.settings import SettingsProvider
 from tidegate.runtime.clock import Clock
@@ -156,11 +158,13 @@ class ControllerManager:
             overrides=queue("compute-override", lambda key: self._current.get().override.reconcile(key), 1),
         )
         inferences = TypedCache(Inference, parts.stores.inferences)
+        features = TypedCache(FeatureCompute, parts.stores.features)
         self._caches = TypedCaches(
             inferences,
-            TypedCache(FeatureCompute, parts.stores.features),
+            features,
             IndexedAccesses(parts.stores.accesses),
-            FeatureUsersIndex(inferences),
+            FeatureUsersIndex(inferences, list_used_features),
+            FeatureUsersIndex(features, list_shared_keys),
         )
         self._pools = TypedCache(ComputePool, parts.stores.pools, strict=True)
         connect_objects(parts.stores, self._caches, self.queues, parts.proxies)
@@ -223,6 +227,7 @@ class ControllerManager:
                 applier=applier,
                 observer=observer,
                 proxies=parts.proxies,
+                features=self._caches.features,
                 settings=parts.serving,
                 clock=parts.clock,
             ),

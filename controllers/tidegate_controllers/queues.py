@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
+from tidegate.api.shared_names import SHARED_WITH_ANNOTATION
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.resources.names import ACCESS_LABEL, BACKFILL_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.routing.hosts import HostKind
@@ -98,11 +99,41 @@ def connect_objects(stores: Stores, caches: TypedCaches, queues: WorkQueues, pro
         for inference in caches.feature_users.find_users(features):
             queues.inferences.add(inference)
 
+    definitions: dict[ObjectKey, object] = {}
+
+    def wake_sharing_features(origin: ObjectKey) -> None:
+        """Wake the FeatureComputes that use features of a changed one; its status does not matter to them.
+
+        Their own changed status wakes the accesses and the Inferences.
+        """
+        users = caches.feature_sharers.find_users(origin)
+        before = definitions.pop(origin, None)
+        definition = _read_definition(stores.features.get(origin))
+        if users and definition is not None:
+            definitions[origin] = definition
+        if definition is None or definition != before:
+            for user in users:
+                queues.features.add(user)
+
     stores.inferences.subscribe(wake_users)
     stores.accesses.subscribe(wake_callers)
     stores.features.subscribe(wake_feature_users)
+    stores.features.subscribe(wake_sharing_features)
     OwnerIndex(stores.pods, INFERENCE_LABEL, wake_users)
     accesses.subscribe_rivals(queues.accesses.add)
+
+
+def _read_definition(features: Mapping[str, Any] | None) -> object:
+    """Return what others that use a FeatureCompute's features depend on; None if it does not exist."""
+    if features is None:
+        return None
+    metadata = features["metadata"]
+    return (
+        metadata.get("uid"),
+        metadata.get("deletionTimestamp"),
+        (metadata.get("annotations") or {}).get(SHARED_WITH_ANNOTATION),
+        features.get("spec"),
+    )
 
 
 def connect_pools(

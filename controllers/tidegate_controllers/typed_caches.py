@@ -1,23 +1,24 @@
 """The typed and indexed caches of our kinds, which outlive a term, and whom their changes affect."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Generic, TypeVar
 
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
-from tidegate.api.meta import ObjectKey
+from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.features.feature_jobs import find_used_features
 from tidegate.planning.pools.overrides import select_active, select_for_target
 from tidegate.routing import hosts
 from tidegate.routing.access_index import AccessIndex
 
 Wake = Callable[[ObjectKey], None]
+ResourceT = TypeVar("ResourceT", bound=CustomResource)
 
 
 class IndexedAccesses:
@@ -71,43 +72,47 @@ class IndexedAccesses:
                 subscriber(affected)
 
 
-class FeatureUsersIndex:
-    """Finds the Inferences whose batch or stream uses a FeatureCompute."""
+class FeatureUsersIndex(Generic[ResourceT]):
+    """Finds the objects of one kind that use a FeatureCompute; `list_used` returns what an object names."""
 
-    def __init__(self, parsed: TypedCache[Inference]) -> None:
+    def __init__(
+        self, parsed: TypedCache[ResourceT], list_used: Callable[[ResourceT], Iterable[ObjectKey]]
+    ) -> None:
         self._parsed = parsed
-        self._computes: dict[ObjectKey, ObjectKey] = {}
+        self._list_used = list_used
+        self._used: dict[ObjectKey, frozenset[ObjectKey]] = {}
         self._users: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
-        parsed.store.subscribe(self._inference_changed)
+        parsed.store.subscribe(self._user_changed)
         existing_keys = parsed.store.keys()
         for key in existing_keys:
-            self._inference_changed(key)
+            self._user_changed(key)
 
     def find_users(self, features: ObjectKey) -> tuple[ObjectKey, ...]:
-        """Return the Inferences that name a FeatureCompute, whether it exists or not."""
+        """Return the objects that name a FeatureCompute, whether it exists or not."""
         return tuple(sorted(self._users.get(features, ())))
 
-    def _inference_changed(self, key: ObjectKey) -> None:
-        inference = self._parsed.get(key)
-        before = self._computes.pop(key, None)
-        if before is not None:
+    def _user_changed(self, key: ObjectKey) -> None:
+        user = self._parsed.get(key)
+        for before in self._used.pop(key, ()):
             self._users[before].discard(key)
             if not self._users[before]:
                 del self._users[before]
-        compute = find_used_features(inference) if inference is not None else None
-        if compute is not None:
-            self._computes[key] = compute
+        used = frozenset(self._list_used(user)) if user is not None else frozenset[ObjectKey]()
+        if used:
+            self._used[key] = used
+        for compute in used:
             self._users[compute].add(key)
 
 
 @dataclass(frozen=True, slots=True)
 class TypedCaches:
-    """The caches that a ModelAccess is planned from, and the Inferences that use a FeatureCompute."""
+    """The caches that a ModelAccess is planned from, and the Inferences and FeatureComputes that use a FeatureCompute."""
 
     inferences: TypedCache[Inference]
     features: TypedCache[FeatureCompute]
     accesses: IndexedAccesses
-    feature_users: FeatureUsersIndex
+    feature_users: FeatureUsersIndex[Inference]
+    feature_sharers: FeatureUsersIndex[FeatureCompute]
 
 
 class OverrideIndex:

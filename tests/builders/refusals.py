@@ -1036,7 +1036,7 @@ _REDIS = {"address": "redis.ads:6379"}
 _KNOWN = "every field must be <source>.<column> of a declared source"
 _BUCKETIZE = {"field": "profiles.age", "boundaries": [1]}
 _NATS = {"url": "nats://n:4222", "stream": "EVENTS", "subject": "events"}
-_ONE_OPERATION = "give exactly one of lookup, bucketize, hash, cross, sequence, window, ratio, timeSince, session, dwell, log, clip"
+_ONE_OPERATION = "give exactly one of lookup, bucketize, hash, cross, sequence, window, ratio, timeSince, session, dwell, log, clip, shared"
 
 FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     Refusal("features-name", feature_compute_body("a.b"), "metadata", "metadata.name must be a DNS label"),
@@ -1408,6 +1408,13 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
         ".clip.min",
         "min must not be greater than max",
         clip={"field": "request.x", "min": 2, "max": 1},
+    ),
+    _feature("shared-by-nothing", ".shared.featureCompute", "must be a DNS label", shared={"featureCompute": "a/b/c"}),
+    _feature(
+        "shared-column",
+        ".shared.feature",
+        "must be letters, digits and underscores",
+        shared={"featureCompute": "live", "feature": "profiles.age"},
     ),
     _feature(
         "log-without-dot", ".log.field", "must be <source>.<column> or <entity>.<key>", log={"field": "age"}

@@ -14,6 +14,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.kube.kinds import INFERENCE, MODEL_ACCESS
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
+from tidegate.planning.features.feature_jobs import list_used_features
 from tidegate_controllers.typed_caches import FeatureUsersIndex, IndexedAccesses
 
 ONE, OTHER = ObjectKey("ads", "one"), ObjectKey("ads", "other")
@@ -86,7 +87,7 @@ def test_rivals_for_a_host_are_woken_and_nobody_else(store: ObjectStore, accesse
 
 def test_a_feature_compute_finds_the_batches_that_compute_its_features_and_no_others() -> None:
     inferences = ObjectStore(INFERENCE)
-    index = FeatureUsersIndex(TypedCache(Inference, inferences))
+    index = FeatureUsersIndex(TypedCache(Inference, inferences), list_used_features)
 
     def store_batch(name: str, version: int, **batch: Any) -> None:
         metadata = {"resourceVersion": str(version)}
@@ -98,7 +99,7 @@ def test_a_feature_compute_finds_the_batches_that_compute_its_features_and_no_ot
     live, other = ObjectKey("ads", "live"), ObjectKey("ads", "other")
     assert index.find_users(live) == (ObjectKey("ads", "scores"),)
     assert index.find_users(ObjectKey("shop", "live")) == ()
-    late = FeatureUsersIndex(TypedCache(Inference, inferences))
+    late = FeatureUsersIndex(TypedCache(Inference, inferences), list_used_features)
     assert late.find_users(live) == (ObjectKey("ads", "scores"),)
 
     store_batch("scores", 2, features={"name": "other"})

@@ -1,5 +1,6 @@
 """Reconciles FeatureComputes: keeps their compiled plan, pods and status as the spec asks."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -7,7 +8,9 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import FEATURE_COMPUTE
+from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
+from tidegate.planning.features.shared_features import list_shared_keys
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL
 from tidegate.resources.settings import SettingsProvider
@@ -27,12 +30,14 @@ class FeatureComputeReconciler:
         applier: Applier,
         observer: ServingObserver,
         proxies: ProxyReports,
+        features: TypedCache[FeatureCompute],
         settings: SettingsProvider,
         clock: Clock,
     ) -> None:
         self._applier = applier
         self._observer = observer
         self._proxies = proxies
+        self._features = features
         self._settings = settings
         self._clock = clock
 
@@ -78,4 +83,9 @@ class FeatureComputeReconciler:
             refusal=serving.refusal,
             freest_nodes=serving.rooms,
             backfill=await self._observer.observe_backfill(features.key),
+            origins=self._find_origins(features),
         )
+
+    def _find_origins(self, features: FeatureCompute) -> Mapping[ObjectKey, FeatureCompute]:
+        origins = ((key, self._features.get(key)) for key in list_shared_keys(features))
+        return {key: origin for key, origin in origins if origin is not None}

@@ -14,6 +14,7 @@ from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.features.feature_jobs import find_used_features
+from tidegate.planning.features.shared_features import resolve_if_usable
 from tidegate.planning.inference.observed import InferenceObserved
 from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.inference.replicas import resolve_replicas
@@ -115,9 +116,9 @@ class InferenceReconciler:
         """Return the FeatureCompute that an Inference names, if it exists and shares with the namespace."""
         key = find_used_features(inference)
         features = self._features.get(key) if key is not None else None
-        return (
-            features if features is not None and is_shared_with(features, inference.key.namespace) else None
-        )
+        if features is None or not is_shared_with(features, inference.key.namespace):
+            return None
+        return resolve_if_usable(features, self._features.get)
 
 
 def _order_attributes(orders: Sequence[AgentOrder]) -> Attributes:

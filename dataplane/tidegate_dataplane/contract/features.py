@@ -337,7 +337,8 @@ class FeaturePlan(PlanModel):
 
     `inputs`: one per entity that a feature uses, named by the entity's key, INT64 or BYTES, and one per field of the request,
     INT64, FP32 or BYTES, each of shape [-1, 1]. The optional input AS_OF is not among them.
-    `outputs`: one per feature, named by the feature, INT64 or FP32, shape [-1, k] with k = 1 for scalars.
+    `outputs`: one per feature, named by the feature, INT64 or FP32, shape [-1, k] with k = 1 for scalars. A feature without an
+    output is there for others that read it, and has a dot in its name, which no output has.
     The output NOT_CURRENT is not among them either. A feature comes after those that it reads.
     `hash` is `compute_digest()`, set by the compiler of the plan. Plans that differ in `store` or `dead_letters` alone have the same
     features and hash.

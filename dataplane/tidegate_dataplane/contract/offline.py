@@ -55,6 +55,7 @@ def describe_columns(plan: FeaturePlan) -> FeatureColumns:
             default=_find_default(feature),
         )
         for feature in plan.features
+        if feature.name in dtypes
     )
     return FeatureColumns(columns=tuple(columns))
 

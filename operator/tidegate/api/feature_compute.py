@@ -26,6 +26,7 @@ from tidegate.api.feature_operations import (
     RatioOperation,
     SequenceOperation,
     SessionOperation,
+    SharedOperation,
     TimeSinceOperation,
     WindowOperation,
     list_references,
@@ -166,6 +167,7 @@ _OPERATIONS: Final = (
     "dwell",
     "log",
     "clip",
+    "shared",
 )
 
 
@@ -187,6 +189,17 @@ class Feature(ApiModel):
     dwell: Annotated[DwellOperation | None, Field(description=DwellOperation.__doc__)] = None
     log: Annotated[LogOperation | None, Field(description=LogOperation.__doc__)] = None
     clip: Annotated[ClipOperation | None, Field(description=ClipOperation.__doc__)] = None
+    shared: Annotated[SharedOperation | None, Field(description=SharedOperation.__doc__)] = None
+
+    @property
+    def is_resolved(self) -> bool:
+        """Return whether the operation is here; that of a shared feature is, beside `shared`, once it has been resolved."""
+        return self.operation_name != "shared"
+
+    @property
+    def is_hidden(self) -> bool:
+        """Return whether it is no output: only features that read it are shared, and its name is no Identifier."""
+        return "." in self.name
 
     @property
     def operation_name(self) -> str:
@@ -267,10 +280,13 @@ class FeatureComputeSpec(ApiModel):
             field="features",
         ),
         ValidationRule(
-            cel="!has(self.store) || has(self.sources) && self.sources.exists(s, has(s.stream))",
+            cel="!has(self.store) || has(self.sources) && self.sources.exists(s, has(s.stream))"
+            " || self.features.exists(f, has(f.shared))",
             message="a store is for the events of streams, and no source is a stream: remove store",
             check=lambda spec: (
-                spec.store is None or any(source.stream is not None for source in spec.sources)
+                spec.store is None
+                or any(source.stream is not None for source in spec.sources)
+                or any(feature.shared is not None for feature in spec.features)
             ),
             field="store",
         ),

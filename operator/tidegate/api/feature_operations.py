@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, TypeVar
 
 from pydantic import Field
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.event_streams import MAX_EVENTS
-from tidegate.api.fields import DecimalText, DurationText, Identifier, duration_between
+from tidegate.api.fields import DecimalText, DurationText, Identifier, SharedName, duration_between
 from tidegate.api.meta import ApiModel
 from tidegate.api.schema import ListSet, ValidationRule, ValidationRules, must_match
 from tidegate_dataplane.contract import Aggregate, SessionMeasure
@@ -314,6 +315,22 @@ class ClipOperation(ApiModel):
     max: Annotated[FiniteNumber, Field(description="Largest result.")]
 
 
+class SharedOperation(ApiModel):
+    """A feature that another FeatureCompute declares: its definition and its sources become part of this plan."""
+
+    feature_compute: Annotated[
+        SharedName,
+        Field(
+            description="FeatureCompute of the same namespace, or <namespace>/<name> of one that lists this namespace in its "
+            "annotation tidegate.io/shared-with."
+        ),
+    ]
+    feature: Annotated[
+        Identifier | None,
+        Field(description="Name of the feature there; one that is shared itself is refused. Absent: the same name."),
+    ] = None
+
+
 Operation = (
     LookupOperation
     | BucketizeOperation
@@ -327,6 +344,7 @@ Operation = (
     | DwellOperation
     | LogOperation
     | ClipOperation
+    | SharedOperation
 )
 
 
@@ -339,5 +357,26 @@ def list_references(operation: Operation) -> tuple[str, ...]:
             return tuple(dict.fromkeys((operation.numerator.field, operation.denominator.field)))
         case TimeSinceOperation() | SessionOperation() | DwellOperation():
             return (operation.source,)
+        case SharedOperation():
+            return ()
         case _:
             return (operation.field,)
+
+
+_PartT = TypeVar("_PartT", bound=ApiModel)
+
+
+def rename_references(operation: _PartT, rename: Callable[[str], str]) -> _PartT:
+    """Return an operation, or a part of one, with each reference to a field or a source as `rename` returns it."""
+    changes: dict[str, object] = {}
+    for name, value in operation:
+        match value:
+            case EventWindow() | EventFilterSpec():
+                changes[name] = rename_references(value, rename)
+            case str() if name in {"field", "source"}:
+                changes[name] = rename(value)
+            case tuple() if name == "fields":
+                changes[name] = tuple(map(rename, value))
+            case _:
+                pass
+    return operation.model_copy(update=changes)

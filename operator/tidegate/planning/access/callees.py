@@ -11,6 +11,7 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.api.shared_names import is_shared_with, resolve_shared_name
 from tidegate.planning.access.backends import takes_traffic
 from tidegate.planning.access.pipeline_plan import Callees
+from tidegate.planning.features.shared_features import resolve_if_usable
 
 ResourceT = TypeVar("ResourceT", bound=CustomResource)
 
@@ -27,7 +28,8 @@ class CalleeLookup:
 def find_callees(access: ModelAccess, lookup: CalleeLookup) -> Callees:
     """Return the objects that the pipelines of `access` name, and the targets of the ModelAccesses among them.
 
-    Objects that do not exist, are being deleted or are not shared with its namespace are left out.
+    Objects that do not exist, are being deleted or are not shared with its namespace are left out. FeatureComputes have the
+    features that others share with them, as far as these can be used.
     """
     namespace = access.key.namespace
     pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
@@ -51,7 +53,9 @@ def find_callees(access: ModelAccess, lookup: CalleeLookup) -> Callees:
     features = find_serving(
         lookup.get_features, {pipeline.features for pipeline in pipelines if pipeline.features}
     )
-    shared = select_shared(features)
+    shared = {
+        name: resolve_if_usable(item, lookup.get_features) for name, item in select_shared(features).items()
+    }
     return Callees(
         inferences=select_shared(find_serving(lookup.get_inference, inferences)),
         features=shared,

@@ -1,6 +1,6 @@
 """Plan a FeatureCompute: compute its compiled plan, its objects and its status from an observation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -8,7 +8,9 @@ from typing import Any, Final
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.feature_compute import FeatureCompute, FeatureComputeStatus
 from tidegate.api.inference import TensorMetadata
+from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
+from tidegate.api.shared_names import format_shared_name
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.access.proxies import PROXY_REQUEUE, ProxyView, judge_endpoints
 from tidegate.planning.features.backfill import BackfillChildren, BackfillPlan, plan_backfill
@@ -20,6 +22,7 @@ from tidegate.planning.features.freshness import (
     make_fresh_condition,
     make_watermarks,
 )
+from tidegate.planning.features.shared_features import SharedFeatureError, list_shared_keys, resolve_shared
 from tidegate.planning.features.table_freshness import make_loaded_tables
 from tidegate.planning.inference.deployments import delete_stale, delete_stale_ingesters
 from tidegate.planning.inference.node_resources import NodeResources
@@ -80,6 +83,8 @@ class FeaturesObserved:
     freest_nodes: Sequence[NodeResources] = ()
     """The nodes with the most free of a resource that an unschedulable pod lacks."""
     backfill: BackfillChildren = field(default_factory=BackfillChildren)
+    origins: Mapping[ObjectKey, FeatureCompute] = field(default_factory=dict[ObjectKey, FeatureCompute])
+    """Those of list_shared_keys that exist, whether they share with the namespace or not."""
 
 
 def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> FeaturesPlan:
@@ -88,11 +93,13 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Feat
     A changed plan means new pods, one after the other, because every replica of one answer must agree on it;
     a plan that does not compile leaves what runs as it is.
     """
-    features = observed.features
     try:
+        features = resolve_shared(observed.features, observed.origins.get)
         plan = compile_plan(features)
+    except SharedFeatureError as error:
+        return _refuse_plan(observed, error.reason, str(error))
     except InvalidSpecError as error:
-        return _plan_invalid(observed, str(error))
+        return _refuse_plan(observed, Reason.PLAN_INVALID, str(error))
     source = hash_features_source(features, plan)
     start = make_features_state(features, plan, settings).to_json()
     pods = [pod for pod in observed.pods if pod.is_reachable and pod.source == source]
@@ -127,7 +134,7 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Feat
         ),
         status=status.dump(),
         events=(
-            *_list_events(features.status, status, plan),
+            *_list_events(features, status, plan),
             *runner_events(features.status.conditions, status.conditions, exit_verdict),
             *backfill.events,
         ),
@@ -152,10 +159,11 @@ class _FeatureVerdicts:
     """A pod's process that exited lately."""
 
 
-def _plan_invalid(observed: FeaturesObserved, message: str) -> FeaturesPlan:
+def _refuse_plan(observed: FeaturesObserved, reason: Reason, message: str) -> FeaturesPlan:
     features = observed.features
     generation = features.metadata.generation
-    verdict = Verdict(False, Reason.PLAN_INVALID, message, stalled=True)
+    # What is absent may be created, and consent given, at any time.
+    verdict = Verdict(False, reason, message, stalled=reason is Reason.PLAN_INVALID)
     conditions = (
         *kstatus_conditions(verdict, generation),
         make_condition(ConditionType.PLAN_COMPILED, verdict, generation),
@@ -199,7 +207,11 @@ def _build_status(
 ) -> FeatureComputeStatus:
     features = observed.features
     generation = features.metadata.generation
-    compiled = Verdict(True, Reason.PLAN_COMPILED, f"{len(plan.features)} features, plan {plan.hash[:12]}")
+    compiled = Verdict(
+        True,
+        Reason.PLAN_COMPILED,
+        f"{len(plan.outputs)} features{_describe_shared(features)}, plan {plan.hash[:12]}",
+    )
     conditions = (
         *kstatus_conditions(_judge_readiness(observed, verdicts), generation),
         make_condition(ConditionType.PLAN_COMPILED, compiled, generation),
@@ -243,16 +255,44 @@ def _judge_readiness(observed: FeaturesObserved, verdicts: _FeatureVerdicts) -> 
 
 
 def _list_events(
-    previous: FeatureComputeStatus, current: FeatureComputeStatus, plan: FeaturePlan
+    features: FeatureCompute, current: FeatureComputeStatus, plan: FeaturePlan
 ) -> tuple[Event, ...]:
-    """Return events for a source that begins to fail, and for a stream or a refreshed table that does or recovers."""
-    return _list_failures(previous, current) + make_transition_events(
-        ConditionType.FRESH,
-        Reason.EVENTS_CURRENT if plan.streams else Reason.TABLES_CURRENT,
-        (*StreamProblem, *TableProblem, Reason.DEAD_LETTERS_FAILING),
-        previous.conditions,
-        current.conditions,
+    """Return events for another plan of the same spec, and for sources that begin to fail or recover."""
+    previous = features.status
+    return (
+        *_list_foreign_changes(features, plan),
+        *_list_failures(previous, current),
+        *make_transition_events(
+            ConditionType.FRESH,
+            Reason.EVENTS_CURRENT if plan.streams else Reason.TABLES_CURRENT,
+            (*StreamProblem, *TableProblem, Reason.DEAD_LETTERS_FAILING),
+            previous.conditions,
+            current.conditions,
+        ),
     )
+
+
+def _list_foreign_changes(features: FeatureCompute, plan: FeaturePlan) -> Iterator[Event]:
+    """Yield an event for another plan of the same spec, which replaces the pods although its owner has changed nothing."""
+    before, names = features.status.plan_hash, _list_origins(features)
+    if not names or before in (None, plan.hash):
+        return
+    if features.status.observed_generation == features.metadata.generation:
+        message = (
+            f"plan {plan.hash[:12]} replaces {before[:12]} while this spec is unchanged: {' or '.join(names)} has changed what a "
+            "shared feature is made of; the pods are replaced"
+        )
+        yield Event(EventType.NORMAL, Reason.PLAN_COMPILED.value, message)
+
+
+def _describe_shared(features: FeatureCompute) -> str:
+    count = sum(feature.shared is not None for feature in features.spec.features)
+    return f", {count} of them of {', '.join(_list_origins(features))}" if count else ""
+
+
+def _list_origins(features: FeatureCompute) -> tuple[str, ...]:
+    namespace = features.key.namespace
+    return tuple(f"FeatureCompute {format_shared_name(key, namespace)}" for key in list_shared_keys(features))
 
 
 def _list_failures(previous: FeatureComputeStatus, current: FeatureComputeStatus) -> tuple[Event, ...]:

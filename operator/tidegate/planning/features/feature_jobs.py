@@ -46,6 +46,12 @@ def find_used_features(inference: Inference) -> ObjectKey | None:
     return None
 
 
+def list_used_features(inference: Inference) -> tuple[ObjectKey, ...]:
+    """Return the FeatureCompute that a batch or a stream names, or nothing."""
+    used = find_used_features(inference)
+    return () if used is None else (used,)
+
+
 def find_feature_jobs(
     features: Iterable[FeatureCompute], inferences: Iterable[Inference]
 ) -> tuple[FeatureJob, ...]:

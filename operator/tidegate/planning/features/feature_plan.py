@@ -1,7 +1,7 @@
 """Compile a FeatureCompute's spec into the plan that the feature engine runs, online and offline alike."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -14,6 +14,7 @@ from tidegate.api.feature_operations import (
     HashOperation,
     LogOperation,
     LookupOperation,
+    SharedOperation,
     ValueType,
 )
 from tidegate.errors import InvalidSpecError
@@ -34,20 +35,20 @@ _MAX_EXACT: Final = 2**53
 def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
     """Return the plan of `features`, with its inputs, outputs and hash.
 
-    Inputs are the keys of the entities and the fields of the request that some feature reads, in the spec's order.
+    Shared features must have been resolved. Inputs are the keys of the entities and the fields of the request that some
+    feature reads, in the spec's order.
     Raises InvalidSpecError for a feature that cannot be computed, and for names that mean two tensors.
     """
     spec = features.spec
     scope = FieldScope(spec)
     compiled: list[contract.Feature] = []
     outputs: list[contract.TensorSpec] = []
-    for index, feature in enumerate(spec.features):
-        operation, output = _compile_feature(
-            feature, scope, f"spec.features[{index}].{feature.operation_name}"
-        )
+    for path, feature in _locate_features(spec):
+        operation, output = _compile_feature(feature, scope, path)
         scope.add_feature(output)
         compiled.append(operation)
-        outputs.append(output)
+        if not feature.is_hidden:
+            outputs.append(output)
     references = [reference for feature in compiled for reference in contract.list_references(feature)]
     read = {name for reference in references for name in (reference.table, reference.stream)}
     sources = [source for source in spec.sources if source.name in read]
@@ -89,6 +90,20 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
     )
     _check_names(spec, plan)
     return plan.model_copy(update={"hash": plan.compute_digest()})
+
+
+def _locate_features(spec: FeatureComputeSpec) -> Iterator[tuple[str, Feature]]:
+    """Yield each feature with the place of its operation, which is in another object if the feature is shared."""
+    index = 0
+    for feature in spec.features:
+        operation, shared = feature.operation_name, feature.shared
+        if shared is not None and feature.is_resolved:
+            name = shared.feature or feature.name
+            path = f"feature {name} of FeatureCompute {shared.feature_compute}: {operation}"
+        else:
+            path = f"spec.features[{index}].{operation}"
+        yield path, feature
+        index += not feature.is_hidden
 
 
 def _make_streams(
@@ -154,6 +169,12 @@ def _compile_feature(
             return contract.Log(name=name, field=field), make_output(name, "FP32")
         case ClipOperation() as clip:
             return _compile_clip(name, clip, scope, path)
+        case SharedOperation(feature_compute=owner, feature=feature_there):
+            message = (
+                f"feature {feature_there or name} of FeatureCompute {owner} cannot be used here; the condition PlanCompiled has "
+                "the cause"
+            )
+            raise InvalidSpecError(message, path=path)
         case operation:
             return compile_event_operation(name, operation, scope, path)
 
@@ -192,10 +213,11 @@ def _compile_clip(
 def _check_names(spec: FeatureComputeSpec, plan: contract.FeaturePlan) -> None:
     """Raise InvalidSpecError for a name of two inputs, of a request field and a feature, or for a reserved name."""
     inputs = Counter(tensor.name for tensor in plan.inputs)
+    names = [feature.name for feature in spec.features if not feature.is_hidden]
     places = [
         *((f"spec.entities[{index}].key", entity.key) for index, entity in enumerate(spec.entities)),
         *((f"spec.request[{index}].name", field.name) for index, field in enumerate(spec.request)),
-        *((f"spec.features[{index}].name", feature.name) for index, feature in enumerate(spec.features)),
+        *((f"spec.features[{index}].name", name) for index, name in enumerate(names)),
     ]
     has_streams = any(source.stream is not None for source in spec.sources)
     has_store = spec.store is not None and spec.store.redis is not None

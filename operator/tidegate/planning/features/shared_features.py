@@ -1,0 +1,318 @@
+"""Resolve the features that a FeatureCompute uses by name from others: their definitions and sources become part of its plan."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from pydantic.alias_generators import to_snake
+
+from tidegate.api.event_streams import SourceStream
+from tidegate.api.feature_compute import (
+    FEATURE_OWNER,
+    MAX_FEATURES,
+    MAX_SOURCES,
+    REQUEST_OWNER,
+    Feature,
+    FeatureCompute,
+    FeatureSource,
+)
+from tidegate.api.feature_operations import SharedOperation, rename_references
+from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
+from tidegate.api.shared_names import (
+    describe_absence,
+    format_shared_name,
+    is_shared_with,
+    resolve_shared_name,
+)
+from tidegate.errors import InvalidSpecError
+from tidegate_dataplane.contract import UriScheme, find_scheme
+
+FindFeatures: TypeAlias = Callable[[ObjectKey], FeatureCompute | None]
+"""Return a FeatureCompute as its owner wrote it, None if there is none."""
+
+_CLIENT_FIELDS: Final = frozenset({"secret_name", "sasl"})
+"""Fields of a broker that belong to its client."""
+
+
+class SharedFeatureError(InvalidSpecError):
+    """Shared feature that cannot be used, and the reason for the condition."""
+
+    def __init__(self, message: str, *, path: str, reason: Reason = Reason.PLAN_INVALID) -> None:
+        super().__init__(message, path=path)
+        self.reason = reason
+
+
+def list_shared_keys(features: FeatureCompute) -> tuple[ObjectKey, ...]:
+    """Return the FeatureComputes whose features `features` uses by name, sorted and without repetition."""
+    namespace = features.key.namespace
+    shared = (feature.shared for feature in features.spec.features)
+    return tuple(
+        sorted({resolve_shared_name(item.feature_compute, namespace) for item in shared if item is not None})
+    )
+
+
+def find_shared_feature(feature: Feature, namespace: str) -> tuple[ObjectKey, str] | None:
+    """Return the FeatureCompute and the name of the feature that `feature` of `namespace` is; None if it is declared itself."""
+    shared = feature.shared
+    if shared is None:
+        return None
+    return resolve_shared_name(shared.feature_compute, namespace), shared.feature or feature.name
+
+
+def resolve_if_usable(features: FeatureCompute, find: FindFeatures) -> FeatureCompute:
+    """Return `features` resolved; as it is if a shared feature cannot be used, and compile_plan then refuses it."""
+    try:
+        return resolve_shared(features, find)
+    except SharedFeatureError:
+        return features
+
+
+def resolve_shared(features: FeatureCompute, find: FindFeatures) -> FeatureCompute:
+    """Return `features` with the operation of each shared feature, the features that it reads, and their sources.
+
+    The features that are only read come first and are hidden: they are no outputs. Sources follow those of the spec.
+    A shared feature has both its `shared` and the operation. The result is for planning, and no object of the API.
+    Raises SharedFeatureError for a feature that cannot be used.
+    """
+    spec = features.spec
+    if all(feature.is_resolved for feature in spec.features):
+        return features
+    resolution = _Resolution(features)
+    visible = tuple(
+        feature
+        if feature.shared is None or feature.is_resolved
+        else resolution.resolve_feature(feature, feature.shared, find, f"spec.features[{index}].shared")
+        for index, feature in enumerate(spec.features)
+    )
+    resolved = spec.model_copy(
+        update={
+            "features": (*resolution.hidden.values(), *visible),
+            "sources": (*spec.sources, *resolution.copied),
+        }
+    )
+    if len(resolved.sources) > MAX_SOURCES or len(resolved.features) > MAX_FEATURES:
+        message = (
+            f"with what the shared features read there are {len(resolved.features)} features and {len(resolved.sources)} sources, and "
+            f"at most {MAX_FEATURES} and {MAX_SOURCES} are possible: use fewer"
+        )
+        raise SharedFeatureError(message, path="spec.features")
+    return features.model_copy(update={"spec": resolved})
+
+
+class _Resolution:
+    """What the shared features of one FeatureCompute have added so far."""
+
+    def __init__(self, features: FeatureCompute) -> None:
+        self._spec = features.spec
+        self._key = features.key
+        self.namespace = features.key.namespace
+        self.hidden: dict[str, Feature] = {}
+        self.copied: list[FeatureSource] = []
+
+    def resolve_feature(
+        self, feature: Feature, shared: SharedOperation, find: FindFeatures, path: str
+    ) -> Feature:
+        """Return `feature` with the operation that the other FeatureCompute declares."""
+        origin = self._find_origin(shared, find, path)
+        name = shared.feature or feature.name
+        title = f"FeatureCompute {shared.feature_compute}"
+        declared = {item.name: item for item in origin.spec.features}
+        if name not in declared:
+            message = f"{title} has no feature {name}; it has {', '.join(declared)}"
+            raise SharedFeatureError(message, path=path)
+        origin_scope = _OriginScope(self, origin, f"feature {name} of {title}", path)
+        for needed in _list_needed(origin.spec.features, name):
+            if needed.name != name:
+                hidden = origin_scope.copy_feature(needed, _hide_name(origin.key, needed.name))
+                reference = SharedOperation(feature_compute=shared.feature_compute, feature=needed.name)
+                self.hidden[hidden.name] = hidden.model_copy(update={"shared": reference})
+        return origin_scope.copy_feature(declared[name], feature.name).model_copy(update={"shared": shared})
+
+    def _find_origin(self, shared: SharedOperation, find: FindFeatures, path: str) -> FeatureCompute:
+        key = resolve_shared_name(shared.feature_compute, self.namespace)
+        if key == self._key:
+            message = (
+                f"FeatureCompute {shared.feature_compute} is this one: read {FEATURE_OWNER}.<name> instead"
+            )
+            raise SharedFeatureError(message, path=path)
+        origin = find(key)
+        if (
+            origin is None
+            or origin.metadata.deletion_timestamp is not None
+            or not is_shared_with(origin, self.namespace)
+        ):
+            absence = describe_absence(FeatureCompute, shared.feature_compute, self.namespace)
+            raise SharedFeatureError(absence, path=path, reason=Reason.TARGET_NOT_FOUND)
+        return origin
+
+    def check_entity(self, origin: FeatureCompute, name: str, what: str, path: str) -> None:
+        """Raise SharedFeatureError if the spec does not have an entity of the origin."""
+        entity = next(item for item in origin.spec.entities if item.name == name)
+        own = next((item for item in self._spec.entities if item.name == name), None)
+        if entity != own:
+            difference = "" if own is None else f", not {own.key} of type {own.type.value}"
+            message = (
+                f"{what} is of entity {name} with key {entity.key} of type {entity.type.value}{difference}: declare the same in "
+                "spec.entities, because keys are inputs of every request"
+            )
+            raise SharedFeatureError(message, path=path)
+
+    def check_request(self, origin: FeatureCompute, name: str, what: str, path: str) -> None:
+        """Raise SharedFeatureError if the spec does not have a field of the request that the origin has."""
+        field = next((item for item in origin.spec.request if item.name == name), None)
+        own = next((item for item in self._spec.request if item.name == name), None)
+        if field is None or field != own:
+            kind = f" of type {field.type.value}" if field is not None else ""
+            message = f"{what} reads {REQUEST_OWNER}.{name}{kind}: declare it in spec.request, because it is an input of every request"
+            raise SharedFeatureError(message, path=path)
+
+    def use_source(self, origin: FeatureCompute, source: FeatureSource, what: str, path: str) -> str:
+        """Return the name of the source here: that of an equal one, or of a copy."""
+        self.check_entity(origin, source.entity, what, path)
+        is_foreign = origin.key.namespace != self.namespace
+        if is_foreign and source.table is not None and find_scheme(source.table.uri) is UriScheme.PVC:
+            message = (
+                f"{what} reads table {source.name} at {source.table.uri}, a volume of namespace {origin.key.namespace}, which no pod "
+                f"of {self.namespace} can mount: its owner can publish the table in an object store"
+            )
+            raise SharedFeatureError(message, path=path)
+        present = (*self._spec.sources, *self.copied)
+        for item in present:
+            if not _list_differences(item, source):
+                return item.name
+        self._check_name(source, present, what, path)
+        if is_foreign and _has_secret(source.stream):
+            message = (
+                f"{what} reads stream {source.name} with a Secret of namespace {origin.key.namespace}, which no pod of "
+                f"{self.namespace} can mount: declare {source.name} in spec.sources with a Secret of this namespace, and else as "
+                f"{origin.key} does"
+            )
+            raise SharedFeatureError(message, path=path)
+        # The dead letters of its events are written by the pods of its owner.
+        stream = source.stream and source.stream.model_copy(update={"dead_letters": None})
+        self.copied.append(source.model_copy(update={"stream": stream}))
+        return source.name
+
+    def _check_name(
+        self, source: FeatureSource, present: Sequence[FeatureSource], what: str, path: str
+    ) -> None:
+        other = next((item for item in present if item.name == source.name), None)
+        if other is not None:
+            differences = ", ".join(_list_differences(other, source))
+            owner = "spec.sources" if other in self._spec.sources else "another shared feature"
+            remedy = (
+                f"give yours another name, or the same {differences}"
+                if other in self._spec.sources
+                else "declare one of the two in spec.sources, under another name and else as its owner does"
+            )
+            message = f"{what} reads another source {source.name} than that of {owner}, with a different {differences}: {remedy}"
+            raise SharedFeatureError(message, path=path)
+        if any(entity.name == source.name for entity in self._spec.entities):
+            message = (
+                f"{what} reads source {source.name}, which is also the name of an entity here: declare the source in spec.sources "
+                "under another name, and else as its owner does"
+            )
+            raise SharedFeatureError(message, path=path)
+
+
+class _OriginScope:
+    """What the references of one FeatureCompute's features mean in the FeatureCompute that uses one of them."""
+
+    def __init__(self, resolution: _Resolution, origin: FeatureCompute, what: str, path: str) -> None:
+        self._resolution = resolution
+        self._origin = origin
+        self._what = what
+        self._path = path
+        self._sources = {source.name: source for source in origin.spec.sources}
+        self._entities = {entity.name for entity in origin.spec.entities}
+        self._copied: set[str] = set()
+
+    def copy_feature(self, feature: Feature, name: str) -> Feature:
+        """Return a feature of the origin under another name, with references that are right here."""
+        if not feature.is_resolved and feature.shared is not None:
+            key = resolve_shared_name(feature.shared.feature_compute, self._origin.key.namespace)
+            owner = format_shared_name(key, self._resolution.namespace)
+            message = (
+                f"{self._what} is made of {feature.shared.feature or feature.name} of FeatureCompute {owner}, and a feature is shared "
+                f"only by the FeatureCompute that declares it: use {owner} itself"
+            )
+            raise SharedFeatureError(message, path=self._path)
+        self._copied.add(feature.name)
+        operation = rename_references(feature.configured_operation, self._rename)
+        return feature.model_copy(update={"name": name, to_snake(feature.operation_name): operation})
+
+    def _rename(self, reference: str) -> str:
+        owner, dot, column = reference.partition(".")
+        if owner == FEATURE_OWNER:
+            if column not in self._copied:
+                message = (
+                    f"{self._what} reads feature {column}, which is not declared above it: its plan does not compile, "
+                    "as its own condition PlanCompiled says"
+                )
+                raise SharedFeatureError(message, path=self._path)
+            return f"{owner}.{_hide_name(self._origin.key, column)}"
+        if owner == REQUEST_OWNER:
+            self._resolution.check_request(self._origin, column, self._what, self._path)
+            return reference
+        if owner in self._sources:
+            source = self._sources[owner]
+            name = self._resolution.use_source(self._origin, source, self._what, self._path)
+            return f"{name}{dot}{column}"
+        if owner in self._entities:
+            self._resolution.check_entity(self._origin, owner, self._what, self._path)
+            return reference
+        message = f"{self._what} reads source {owner}, which is not declared there: its plan does not compile"
+        raise SharedFeatureError(message, path=self._path)
+
+
+def _list_needed(features: Sequence[Feature], name: str) -> Sequence[Feature]:
+    """Return a feature after those that it reads, through others too, in the order of the spec; each reads those above it only."""
+    needed = {name}
+    selected: list[Feature] = []
+    for feature in reversed(features):
+        if feature.name in needed:
+            selected.append(feature)
+            references = (reference.partition(".") for reference in feature.field_references)
+            needed |= {column for owner, _, column in references if owner == FEATURE_OWNER}
+    return selected[::-1]
+
+
+def _hide_name(origin: ObjectKey, feature: str) -> str:
+    return f"{origin}.{feature}"
+
+
+def _list_differences(source: FeatureSource, other: FeatureSource) -> tuple[str, ...]:
+    """Return the fields in which two sources differ, but for their names, Secrets, dead letters and how a table is refreshed."""
+    return tuple(_find_differences(source, other))
+
+
+def _find_differences(source: FeatureSource, other: FeatureSource) -> Iterator[str]:
+    if source.entity != other.entity:
+        yield "entity"
+    if source.table is not None and other.table is not None:
+        yield from (
+            name
+            for name in ("uri", "sha256")
+            if getattr(source.table, name) != getattr(other.table, name)
+        )
+    elif source.stream is not None and other.stream is not None:
+        yield from _compare_streams(source.stream, other.stream)
+    else:
+        yield "kind"
+
+
+def _compare_streams(stream: SourceStream, other: SourceStream) -> Iterator[str]:
+    for name, field in SourceStream.model_fields.items():
+        values = (getattr(item, name) for item in (stream, other))
+        if name in {"nats", "kafka"}:
+            values = (broker and broker.model_dump(exclude=set(_CLIENT_FIELDS)) for broker in values)
+        first, second = values
+        if name != "dead_letters" and first != second:
+            yield field.alias or name
+
+
+def _has_secret(stream: SourceStream | None) -> bool:
+    if stream is None:
+        return False
+    brokers: Iterable[object] = (stream.nats, stream.kafka)
+    return any(getattr(broker, "secret_name", None) is not None for broker in brokers)
