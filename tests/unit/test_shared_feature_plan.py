@@ -15,6 +15,7 @@ from builders.feature_compute import a_feature_compute
 from builders.features import write_table
 from builders.live_features import live_features_spec, stream_source
 from builders.overlay import overlaid
+from builders.shared_features import USER, a_user, an_origin, shared
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
@@ -33,28 +34,7 @@ from tidegate_dataplane.features.offline import make_engine
 
 NOW = 1_700_000_000_000
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
-USER = {"name": "user", "key": "user_id", "type": "int64"}
-POSITION = {"name": "position", "type": "int64"}
 PROFILES = {"name": "profiles", "entity": "user", "table": {"uri": "file:///models/tables/users.parquet"}}
-
-
-def an_origin(
-    name: str = "live", namespace: str = "ads", *, shared_with: str = "feed", **spec: Any
-) -> FeatureCompute:
-    """Live features that share with namespace feed."""
-    metadata = {"annotations": {"tidegate.io/shared-with": shared_with}}
-    return a_feature_compute(name, namespace, metadata=metadata, **live_features_spec(**spec))
-
-
-def shared(name: str, feature: str | None = None, owner: str = "ads/live") -> dict[str, Any]:
-    reference = {"featureCompute": owner} | ({} if feature is None else {"feature": feature})
-    return {"name": name, "shared": reference}
-
-
-def a_user(*features: dict[str, Any], namespace: str = "feed", **spec: Any) -> FeatureCompute:
-    """A FeatureCompute of namespace feed with no sources of its own."""
-    body = {"entities": [USER], "request": [POSITION], "sources": [], "features": list(features), **spec}
-    return a_feature_compute("home", namespace, **body)
 
 
 def resolve(user: FeatureCompute, *origins: FeatureCompute) -> FeatureCompute:

@@ -214,6 +214,9 @@ def test_features_of_another_plan_are_ordered_once_they_have_rolled_out() -> Non
     assert before.stream is not None
     assert during == degraded == before.stream.features
     assert after.revision != during.revision
+    # Pods keep the plan that they have, also while the new one does not compile.
+    shared = [{"name": "age", "shared": {"featureCompute": "gone"}}]
+    assert features_of(plan_stream(a_worker(), some_features(features=shared), GATEWAY, before)) == during
     # Those of another FeatureCompute do not stand in.
     elsewhere = some_features(namespace="shop", status={})
     assert (

@@ -132,6 +132,7 @@ async def _explain_features(text: str, files: Sequence[Path], options: KubeOptio
         key = ObjectKey(name.namespace or options.namespace or "", name.name)
         return feature_catalogue.explain_feature(catalogue, key, feature)
     async with open_client(options) as (client, namespace):
-        within = name.namespace or ("" if options.everywhere else namespace)
+        within = "" if options.everywhere else name.namespace or namespace
         catalogue = await feature_catalogue.read_catalogue(client, within)
-        return feature_catalogue.explain_feature(catalogue, ObjectKey(within, name.name), feature)
+        key = ObjectKey(name.namespace or within, name.name)
+        return feature_catalogue.explain_feature(catalogue, key, feature)

@@ -14,11 +14,17 @@ from tidegate.planning.features.freshness import format_lag
 from tidegate.planning.features.lineage import (
     LineageKind,
     LineageStep,
+    index_operations,
     list_source_names,
     trace_readers,
     trace_reads,
 )
-from tidegate.planning.features.operation_text import list_parameters, summarize_operation
+from tidegate.planning.features.operation_text import (
+    list_parameters,
+    summarize_declared,
+    summarize_operation,
+)
+from tidegate.planning.features.shared_features import FindFeatures, resolve_if_usable, resolve_shared
 from tidegate.planning.features.table_freshness import format_loaded_table
 from tidegate.reports.feature_usage import (
     FeatureJobReport,
@@ -60,8 +66,10 @@ class FeatureLineage(ApiModel):
     reads: tuple[LineageStepReport, ...]
     read_by: tuple[LineageStepReport, ...]
     """Features of the same FeatureCompute."""
+    shared_as: tuple[str, ...]
+    """Features of other FeatureComputes that are this one, like `feed/home.age`."""
     taken_by_models: tuple[ModelUseReport, ...]
-    """Models that take the feature itself, and then those that take a feature which reads it."""
+    """Models that take the feature itself, then those that take a feature which reads it, then those of `shared_as`."""
     sources: tuple[str, ...]
     """Names of the tables and streams that it is made of."""
 
@@ -163,17 +171,23 @@ def explain_features(
     item: FeatureCompute,
     explained: Sequence[Feature],
     usage: FeatureUsage,
+    find: FindFeatures,
     *,
     skipped: Sequence[str] = (),
 ) -> FeatureExplanation:
-    """Explain some features of `item`, from the object and the pipelines that call it."""
+    """Explain some features of `item`, from the object and the pipelines that call it.
+
+    `find` returns the FeatureComputes that share features with it.
+    """
     plan: FeaturePlan | None = None
     problem = ""
+    item = resolve_if_usable(item, find)
     try:
-        plan = compile_plan(item)
+        plan = compile_plan(resolve_shared(item, find))
     except InvalidSpecError as error:
         problem = str(error)
-    lineages = tuple(_trace_feature(item, feature, plan, usage) for feature in explained)
+    operations = index_operations(item.spec)
+    lineages = tuple(_trace_feature(item, operations[feature.name], plan, usage) for feature in explained)
     names = {name for lineage in lineages for name in lineage.sources}
     return FeatureExplanation(
         feature_compute=str(item.key),
@@ -202,21 +216,28 @@ def _trace_feature(
     output = next((output for output in outputs if output.name == feature.name), None)
     reads, readers = trace_reads(item.spec, feature.name), trace_readers(item.spec, feature.name)
     downstream = dict.fromkeys(step.origin.owner for step in readers)
+    shared = usage.list_shared(item.key, feature.name)
     return FeatureLineage(
         name=feature.name,
-        operation=summarize_operation(feature),
+        operation=summarize_declared(feature),
         parameters=list_parameters(feature),
         dtype=None if output is None else output.dtype,
         shape=None if output is None else output.shape,
         reads=_report_steps(item, reads),
         read_by=_report_steps(item, readers),
-        taken_by_models=usage.report_models(item.key, (feature.name, *downstream)),
+        shared_as=tuple(use.reference for use in shared),
+        taken_by_models=(
+            *usage.report_models(item.key, (feature.name, *downstream)),
+            *(model for use in shared for model in usage.report_shared_models(use)),
+        ),
         sources=list_source_names(reads),
     )
 
 
 def _report_steps(item: FeatureCompute, steps: Sequence[LineageStep]) -> tuple[LineageStepReport, ...]:
-    operations = {feature.name: summarize_operation(feature) for feature in item.spec.features}
+    operations = {
+        name: summarize_operation(feature) for name, feature in index_operations(item.spec).items()
+    }
     return tuple(
         LineageStepReport(
             depth=step.depth,
@@ -264,12 +285,17 @@ def _render_feature(feature: FeatureLineage, *, models_known: bool) -> Iterator[
     yield f"{feature.name}{kind}   {', '.join((feature.operation, *feature.parameters))}"
     yield from _render_tree("reads", feature.reads)
     yield from _render_tree("read by", feature.read_by)
+    if feature.shared_as:
+        yield "  shared as"
+    for reference in feature.shared_as:
+        yield f"    {reference}"
     if models_known and not feature.taken_by_models:
         yield "  input of no model"
         return
     yield "  input of"
     for use in feature.taken_by_models:
-        through = "" if use.feature == feature.name else f" through feature.{use.feature}"
+        owner = "" if "." in use.feature else "feature."
+        through = "" if use.feature == feature.name else f" through {owner}{use.feature}"
         yield f"    {use.format_text()}{through}"
     if not models_known:
         yield "    models unknown"

@@ -9,7 +9,8 @@ from tidegate.api.meta import ApiModel
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.lineage import LineageKind, Origin, find_reading_features, resolve_origins
-from tidegate.planning.features.operation_text import list_parameters, summarize_operation
+from tidegate.planning.features.operation_text import list_parameters, summarize_declared
+from tidegate.planning.features.shared_features import FindFeatures, resolve_if_usable, resolve_shared
 from tidegate.reports.feature_usage import (
     FeatureJobReport,
     FeatureUsage,
@@ -38,6 +39,8 @@ class ListedFeature(ApiModel):
     shape: tuple[int, ...] | None
     read_by_features: tuple[str, ...]
     """Other features of the same FeatureCompute."""
+    shared_as: tuple[str, ...]
+    """Features of other FeatureComputes that are this one, like `feed/home.age`."""
     taken_by_models: tuple[ModelUseReport, ...]
     computed_by_jobs: tuple[FeatureJobReport, ...]
     """Batches and backfills, which compute all features of the FeatureCompute."""
@@ -102,7 +105,7 @@ class FeatureListReport(Report):
             )
 
     def _format_users(self, row: ListedFeature, *, wide: bool) -> str:
-        users = [f"feature {name}" for name in row.read_by_features]
+        users = [f"feature {name}" for name in (*row.read_by_features, *row.shared_as)]
         models = [use.format_text() if wide else use.model for use in row.taken_by_models]
         users += dict.fromkeys(models)
         users += [job.format_text() if wide else job.format_user() for job in row.computed_by_jobs]
@@ -119,21 +122,30 @@ class FeatureListReport(Report):
 def report_feature_list(
     features: Sequence[FeatureCompute],
     usage: FeatureUsage,
+    find: FindFeatures,
     *,
     namespace: str | None,
     skipped: Sequence[str] = (),
 ) -> FeatureListReport:
-    """Report all features; one whose FeatureCompute does not compile has no type, and the error is listed."""
+    """Report all features; one whose FeatureCompute does not compile has no type, and the error is listed.
+
+    `find` returns the FeatureComputes that share features with them.
+    """
     ordered = sorted(features, key=lambda item: item.key)
     rows: list[ListedFeature] = []
     problems: list[PlanProblemReport] = []
-    for item in ordered:
+    for declared in ordered:
+        item = resolve_if_usable(declared, find)
         outputs: dict[str, TensorSpec] = {}
         try:
-            outputs = {output.name: output for output in compile_plan(item).outputs}
+            outputs = {output.name: output for output in compile_plan(resolve_shared(item, find)).outputs}
         except InvalidSpecError as error:
             problems.append(PlanProblemReport(feature_compute=str(item.key), message=str(error)))
-        rows += [_report_row(item, feature, outputs, usage) for feature in item.spec.features]
+        rows += [
+            _report_row(item, feature, outputs, usage)
+            for feature in item.spec.features
+            if not feature.is_hidden
+        ]
     pipelines = [use for item in ordered for use in usage.list_pipelines(item.key)]
     return FeatureListReport(
         namespace=namespace,
@@ -163,12 +175,13 @@ def _report_row(
         namespace=item.key.namespace,
         feature_compute=item.key.name,
         name=feature.name,
-        operation=summarize_operation(feature),
+        operation=summarize_declared(feature),
         parameters=list_parameters(feature),
         sources=tuple(dict.fromkeys(map(format_origin, origins))),
         dtype=None if output is None else output.dtype,
         shape=None if output is None else output.shape,
         read_by_features=find_reading_features(item.spec, feature.name),
+        shared_as=tuple(use.reference for use in usage.list_shared(item.key, feature.name)),
         taken_by_models=usage.report_models(item.key, (feature.name,)),
         computed_by_jobs=usage.report_jobs(item.key),
         unread_namespaces=usage.list_unread(item),

@@ -11,14 +11,18 @@ from tidegate.api.meta import ApiModel, ObjectKey
 from tidegate.api.shared_names import list_shared_namespaces
 from tidegate.planning.access.feature_uses import ModelUse, PipelineUse
 from tidegate.planning.features.feature_jobs import FeatureJob, FeatureJobKind
+from tidegate.planning.features.lineage import SharedUse
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureUsage:
-    """What was read about the pipelines that call FeatureComputes, and the Jobs that compute their features."""
+    """What was read about the pipelines that call FeatureComputes, the Jobs that compute their features, and the FeatureComputes
+    that use some of them by name.
+    """
 
     pipelines: Sequence[PipelineUse] = ()
     jobs: Sequence[FeatureJob] = ()
+    shared: Sequence[SharedUse] = ()
     is_known: bool = True
     """Whether the ModelAccesses and the Inferences with their status could be read."""
     namespace: str = ""
@@ -38,6 +42,19 @@ class FeatureUsage:
             FeatureJobReport.from_job(job) for job in self.jobs if job.feature_compute == feature_compute
         )
 
+    def list_shared(self, feature_compute: ObjectKey, feature: str) -> tuple[SharedUse, ...]:
+        """Return the uses of a feature by other FeatureComputes."""
+        return tuple(
+            use for use in self.shared if (use.origin, use.feature) == (feature_compute, feature)
+        )
+
+    def report_shared_models(self, use: SharedUse) -> tuple[ModelUseReport, ...]:
+        """Return the reports of the models that take a feature where it is shared, or one that reads it there."""
+        models = self.report_models(use.user, (use.name, *use.readers))
+        return tuple(
+            model.model_copy(update={"feature": f"{use.user}.{model.feature}"}) for model in models
+        )
+
     def report_models(
         self, feature_compute: ObjectKey, features: Sequence[str]
     ) -> tuple[ModelUseReport, ...]:
@@ -55,6 +72,7 @@ class ModelUseReport(ApiModel):
     """A model that takes a feature as the input of the same name."""
 
     feature: str
+    """With the FeatureCompute before it, like `feed/home.age`, if that is another one which shares the feature."""
     access: str
     """The ModelAccess with the pipeline, namespace/name."""
     route: str

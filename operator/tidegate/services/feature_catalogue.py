@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,10 +19,11 @@ from tidegate.kube.client import KubeClient
 from tidegate.planning.access.callees import CalleeLookup
 from tidegate.planning.access.feature_uses import find_pipeline_uses
 from tidegate.planning.features.feature_jobs import find_feature_jobs
+from tidegate.planning.features.lineage import find_shared_uses
 from tidegate.reports.feature_lineage import FeatureExplanation, explain_features
 from tidegate.reports.feature_list import FeatureListReport, report_feature_list
 from tidegate.reports.feature_usage import FeatureUsage
-from tidegate.services.listing import KindLister
+from tidegate.services.listing import KindLister, list_foreign_origins
 from tidegate.services.manifests import read_manifests
 
 _MAX_SUGGESTIONS: Final = 3
@@ -40,6 +41,12 @@ class FeatureCatalogue:
     features: Sequence[FeatureCompute]
     usage: FeatureUsage
     skipped: Sequence[str] = ()
+    origins: Sequence[FeatureCompute] = ()
+    """FeatureComputes of other namespaces that share features with some of these, as far as they could be read."""
+
+    def index_features(self) -> Mapping[ObjectKey, FeatureCompute]:
+        """Return the FeatureComputes of the catalogue, and those that share features with some of them."""
+        return {item.key: item for item in (*self.origins, *self.features)}
 
 
 async def read_catalogue(client: KubeClient, namespace: str) -> FeatureCatalogue:
@@ -47,17 +54,21 @@ async def read_catalogue(client: KubeClient, namespace: str) -> FeatureCatalogue
     reader = KindLister(client, (namespace,))
     features = await reader.list_parsed(kinds.FEATURE_COMPUTE, FeatureCompute)
     reader.check_readable()
+    origins, skipped = await list_foreign_origins(client, features) if namespace else ((), ())
+    reader.skipped.extend(skipped)
     accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
     inferences = await reader.list_parsed(kinds.INFERENCE, Inference)
     # Without the Inferences, every pipeline would be reported as calling models that do not exist.
     is_known = reader.unlisted.isdisjoint({ModelAccess.KIND, Inference.KIND})
     usage = (
-        find_usage(features, accesses, inferences)
+        find_usage(features, accesses, inferences, origins)
         if is_known
-        else FeatureUsage(jobs=find_feature_jobs(features, inferences), is_known=False)
+        else FeatureUsage(
+            jobs=find_feature_jobs(features, inferences), shared=find_shared_uses(features), is_known=False
+        )
     )
     usage = replace(usage, namespace=namespace)
-    return FeatureCatalogue(namespace, features, usage, tuple(reader.skipped))
+    return FeatureCatalogue(namespace, features, usage, tuple(reader.skipped), origins)
 
 
 def load_catalogue(files: Sequence[Path], namespace: str, *, selected: str = "") -> FeatureCatalogue:
@@ -70,6 +81,7 @@ def load_catalogue(files: Sequence[Path], namespace: str, *, selected: str = "")
     objects = [item for item in manifests.objects if selected in {"", item.key.namespace}]
     _check_unique(objects)
     features = _select_kind(objects, FeatureCompute)
+    origins = [item for item in _select_kind(manifests.objects, FeatureCompute) if item not in features]
     usage = find_usage(features, _select_kind(objects, ModelAccess), ())
     jobs = find_feature_jobs(features, _select_kind(objects, Inference))
     pipelines = [replace(use, models=(), problem=_NO_STATUS) for use in usage.pipelines]
@@ -80,20 +92,31 @@ def load_catalogue(files: Sequence[Path], namespace: str, *, selected: str = "")
         for message in item.messages
     )
     return FeatureCatalogue(
-        selected, features, FeatureUsage(pipelines, jobs, is_known=False, namespace=selected), skipped
+        selected,
+        features,
+        FeatureUsage(pipelines, jobs, usage.shared, is_known=False, namespace=selected),
+        skipped,
+        origins,
     )
 
 
 def find_usage(
-    features: Sequence[FeatureCompute], accesses: Sequence[ModelAccess], inferences: Sequence[Inference]
+    features: Sequence[FeatureCompute],
+    accesses: Sequence[ModelAccess],
+    inferences: Sequence[Inference],
+    origins: Sequence[FeatureCompute] = (),
 ) -> FeatureUsage:
-    """Return which of the models take which features, and which Jobs compute them."""
+    """Return which of the models take which features, which Jobs compute them, and which FeatureComputes use them by name.
+
+    `origins` are FeatureComputes elsewhere whose features `features` use.
+    """
     lookup = CalleeLookup(
         {item.key: item for item in inferences}.get,
-        {item.key: item for item in features}.get,
+        {item.key: item for item in (*origins, *features)}.get,
         {item.key: item for item in accesses}.get,
     )
-    return FeatureUsage(find_pipeline_uses(accesses, lookup), find_feature_jobs(features, inferences))
+    jobs = find_feature_jobs(features, inferences)
+    return FeatureUsage(find_pipeline_uses(accesses, lookup), jobs, find_shared_uses(features))
 
 
 def list_features(catalogue: FeatureCatalogue) -> FeatureListReport:
@@ -101,6 +124,7 @@ def list_features(catalogue: FeatureCatalogue) -> FeatureListReport:
     return report_feature_list(
         catalogue.features,
         catalogue.usage,
+        catalogue.index_features().get,
         namespace=catalogue.namespace or None,
         skipped=catalogue.skipped,
     )
@@ -114,7 +138,8 @@ def explain_feature(catalogue: FeatureCatalogue, key: ObjectKey, feature: str) -
     """
     item = _find_features(catalogue, key)
     explained = item.spec.features if not feature else (_find_feature(item, feature),)
-    return explain_features(item, explained, catalogue.usage, skipped=catalogue.skipped)
+    find = catalogue.index_features().get
+    return explain_features(item, explained, catalogue.usage, find, skipped=catalogue.skipped)
 
 
 def _check_unique(objects: Iterable[CustomResource]) -> None:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.shared_names import list_shared_namespaces, resolve_shared_name
 from tidegate.errors import InvalidRequestError, PermanentError, TidegateError, UnknownKindError
 from tidegate.kube.client import KubeClient
-from tidegate.kube.kinds import INFERENCE, MODEL_ACCESS, Kind
+from tidegate.kube.kinds import FEATURE_COMPUTE, INFERENCE, MODEL_ACCESS, Kind
 from tidegate.kube.port import Manifest
+from tidegate.planning.features.shared_features import list_shared_keys
 from tidegate.reports.listing import ListReport, sort_rows
 from tidegate.reports.orders import ListOrder
 from tidegate.reports.rows import ROWS, build_row
@@ -80,6 +82,19 @@ async def list_foreign_targets(
         if (target := resolve_shared_name(name, access.key.namespace)).namespace != access.key.namespace
     }
     return await _list_elsewhere(client, INFERENCE, Inference, namespaces)
+
+
+async def list_foreign_origins(
+    client: KubeClient, features: Sequence[FeatureCompute]
+) -> tuple[Sequence[FeatureCompute], Sequence[str]]:
+    """Return the FeatureComputes of the other namespaces whose features `features` use, and what could not be read there."""
+    namespaces = {
+        origin.namespace
+        for item in features
+        for origin in list_shared_keys(item)
+        if origin.namespace != item.key.namespace
+    }
+    return await _list_elsewhere(client, FEATURE_COMPUTE, FeatureCompute, namespaces)
 
 
 async def _list_elsewhere(

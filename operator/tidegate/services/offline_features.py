@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError, PermanentError
 from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.features.shared_features import SharedFeatureError, resolve_shared
 from tidegate.reports.offline_features import FeatureFileReport, FeatureInputReport, OfflineFeaturesReport
 from tidegate.services.manifests import read_manifests
 from tidegate_dataplane.contract import (
@@ -114,7 +116,15 @@ def _select_features(request: OfflineRequest) -> FeatureCompute:
         raise PermanentError(f"{request.manifest} has no {kind} {name}; it has {names}")
     if len(selected) > 1:
         raise PermanentError(f"{request.manifest} has several of kind {kind}: choose with --name: {names}")
-    return selected[0]
+    try:
+        return resolve_shared(selected[0], {item.key: item for item in features}.get)
+    except SharedFeatureError as error:
+        if error.reason is not Reason.TARGET_NOT_FOUND:
+            raise
+        message = (
+            f"{error}; {request.manifest} must have it too, so name a folder or a file with both manifests"
+        )
+        raise PermanentError(message) from error
 
 
 def _make_order(request: OfflineRequest, features: FeatureCompute, plan: FeaturePlan) -> OfflineOrder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from tidegate.api.feature_compute import FeatureCompute
@@ -10,6 +11,7 @@ from tidegate.api.meta import CustomResource
 from tidegate.planning.access.callees import CalleeLookup
 from tidegate.planning.access.feature_uses import find_pipeline_uses
 from tidegate.planning.features.feature_jobs import find_feature_jobs
+from tidegate.planning.features.lineage import find_shared_uses
 from tidegate.reports.feature_list import FeatureListReport, report_feature_list
 from tidegate.reports.feature_usage import FeatureUsage
 from tidegate.web.access.rights import Action
@@ -30,7 +32,10 @@ async def list_used_features(context: RequestContext, features: FeatureCompute) 
         inferences = _select_namespace(fleet.inferences.list_all(), namespace)
         jobs = find_feature_jobs((features,), inferences)
         usage = FeatureUsage(find_pipeline_uses(accesses, lookup), jobs, namespace=namespace)
-    return report_feature_list([features], usage, namespace=namespace)
+    if await context.is_allowed(Action("list", Plural.FEATURES, namespace)):
+        others = _select_namespace(context.app.fleet.features.list_all(), namespace)
+        usage = replace(usage, shared=find_shared_uses(others))
+    return report_feature_list([features], usage, context.app.fleet.features.get, namespace=namespace)
 
 
 async def _may_list_users(context: RequestContext, namespace: str) -> bool:

@@ -1,10 +1,18 @@
 """Trace a feature to the tables, streams, keys and fields of the request that it is made of, and to what reads it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidegate.api.feature_compute import FEATURE_OWNER, REQUEST_OWNER, FeatureComputeSpec
+from tidegate.api.feature_compute import (
+    FEATURE_OWNER,
+    REQUEST_OWNER,
+    Feature,
+    FeatureCompute,
+    FeatureComputeSpec,
+)
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.features.shared_features import find_shared_feature
 
 
 class LineageKind(StrEnum):
@@ -27,9 +35,10 @@ class Origin:
 
     kind: LineageKind
     reference: str
-    """As in the spec, like `clicks.click`; a stream's name for an operation that reads whole events."""
+    """As in the spec, like `clicks.click`; a stream's name for an operation that reads whole events, and
+    `<FeatureCompute>.<feature>` for a feature that another one declares."""
     owner: str
-    """Name of the feature, the source, the entity or the field of the request."""
+    """Name of the feature, the source, the entity or the field of the request; the whole reference to another's feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +52,54 @@ class LineageStep:
     """Whether the feature is already in the tree, so that nothing below it is repeated."""
 
 
-def resolve_origins(spec: FeatureComputeSpec, feature: str) -> tuple[Origin, ...]:
-    """Return what a feature reads itself. Raises KeyError if the spec has no such feature."""
-    features = {item.name: item for item in spec.features}
+@dataclass(frozen=True, slots=True)
+class SharedUse:
+    """A feature that another FeatureCompute uses by name."""
+
+    origin: ObjectKey
+    feature: str
+    user: ObjectKey
+    name: str
+    """What it is called there."""
+    readers: tuple[str, ...]
+    """Features that read it there, through others too."""
+
+    @property
+    def reference(self) -> str:
+        """Return the feature that the user has, like `feed/home.age`."""
+        return f"{self.user}.{self.name}"
+
+
+def find_shared_uses(features: Iterable[FeatureCompute]) -> tuple[SharedUse, ...]:
+    """Return the features that `features` use by name, whether they exist or not."""
     return tuple(
-        _resolve_reference(spec, reference) for reference in dict.fromkeys(features[feature].field_references)
+        SharedUse(*shared, item.key, feature.name, _list_reader_names(item.spec, feature.name))
+        for item in features
+        for feature in item.spec.features
+        if (shared := find_shared_feature(feature, item.key.namespace)) is not None and not feature.is_hidden
     )
+
+
+def index_operations(spec: FeatureComputeSpec) -> Mapping[str, Feature]:
+    """Return the feature of each owner that an Origin of the kind Feature has."""
+    visible = {item.name: item for item in spec.features if not item.is_hidden}
+    return visible | {_name_shared(item): item for item in spec.features if item.shared is not None}
+
+
+def resolve_origins(spec: FeatureComputeSpec, feature: str) -> tuple[Origin, ...]:
+    """Return what a feature reads itself, for a shared one the feature that it is.
+
+    Raises KeyError if the spec has no such feature.
+    """
+    return _list_origins(spec, feature, index_operations(spec)[feature])
 
 
 def trace_reads(spec: FeatureComputeSpec, feature: str) -> tuple[LineageStep, ...]:
     """Return all that a feature is made of, through the features that it reads."""
-    names = {item.name for item in spec.features}
+    operations = index_operations(spec)
 
     def list_origins(name: str) -> Iterable[Origin]:
-        return resolve_origins(spec, name) if name in names else ()
+        return _list_origins(spec, name, operations[name]) if name in operations else ()
 
     return tuple(_walk_tree(list_origins, feature, 1, {feature}))
 
@@ -85,10 +128,33 @@ def list_source_names(steps: Sequence[LineageStep]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.origin.owner for step in steps if step.origin.kind in kinds))
 
 
+def _list_reader_names(spec: FeatureComputeSpec, feature: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(step.origin.owner for step in trace_readers(spec, feature)))
+
+
+def _name_shared(feature: Feature) -> str:
+    """Return a shared feature as its owner's FeatureCompute has it, like `ads/live.age`."""
+    shared = feature.shared
+    return "" if shared is None else f"{shared.feature_compute}.{shared.feature or feature.name}"
+
+
+def _list_origins(spec: FeatureComputeSpec, name: str, feature: Feature) -> tuple[Origin, ...]:
+    """Return what the owner `name` of index_operations reads itself."""
+    if feature.shared is not None and name != _name_shared(feature):
+        kind = LineageKind.FEATURE if feature.is_resolved else LineageKind.UNKNOWN
+        return (Origin(kind, _name_shared(feature), _name_shared(feature)),)
+    return tuple(
+        _resolve_reference(spec, reference) for reference in dict.fromkeys(feature.field_references)
+    )
+
+
 def _resolve_reference(spec: FeatureComputeSpec, reference: str) -> Origin:
     owner, _, column = reference.partition(".")
     if owner == FEATURE_OWNER:
-        exists = any(feature.name == column for feature in spec.features)
+        feature = next((feature for feature in spec.features if feature.name == column), None)
+        if feature is not None and feature.is_hidden:
+            return Origin(LineageKind.FEATURE, _name_shared(feature), _name_shared(feature))
+        exists = feature is not None
         return Origin(LineageKind.FEATURE if exists else LineageKind.UNKNOWN, reference, column)
     if owner == REQUEST_OWNER:
         exists = any(field.name == column for field in spec.request)

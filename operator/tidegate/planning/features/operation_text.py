@@ -41,6 +41,12 @@ def summarize_operation(feature: Feature) -> str:
             return name
 
 
+def summarize_declared(feature: Feature) -> str:
+    """Return the operation as summarize_operation does, with `shared` before that of another FeatureCompute."""
+    summary = summarize_operation(feature)
+    return f"shared {summary}" if feature.shared is not None and feature.is_resolved else summary
+
+
 def list_parameters(feature: Feature) -> tuple[str, ...]:
     """Return the parameters that the summary leaves out, like `default -1`, and the filters of events."""
     values = feature.configured_operation.model_dump(mode="json", exclude_none=True)

@@ -68,9 +68,14 @@ def _resolve_features(
         absence = describe_absence(FeatureCompute, name, inference.key.namespace)
         message = f"{_PATH}: {absence}; messages wait in the stream"
         return PlanRefusal(Reason.TARGET_NOT_FOUND, message, stalled=False)
+    headers = {FEATURES_HEADER: str(compute.key)}
+    previous_features = before if before is not None and before.call.headers == headers else None
     try:
         plan = compile_plan(compute)
     except InvalidSpecError as error:
+        if previous_features is not None:
+            # Its pods keep the plan that they have, whatever became of the spec, or of an object whose features it shares.
+            return previous_features
         message = f"{_PATH}: FeatureCompute {name}: {error}; messages wait in the stream"
         return PlanRefusal(Reason.TARGET_NOT_READY, message, stalled=False)
     problem = _find_problem(inference, name, plan)
@@ -78,7 +83,7 @@ def _resolve_features(
         return PlanRefusal(Reason.PLAN_INVALID, f"{_PATH}: {problem}")
     call = ModelCall(
         title=f"FeatureCompute {name}",
-        headers={FEATURES_HEADER: str(compute.key)},
+        headers=headers,
         model=compute.metadata.name,
         inputs=plan.inputs,
         outputs=plan.outputs,
@@ -88,9 +93,9 @@ def _resolve_features(
     features = StreamFeatures(gateway=gateway, call=call, revision=revision)
     if features == before or _is_rolled_out(compute):
         return features
-    if before is not None and before.call.headers == call.headers:
+    if previous_features is not None:
         # Its pods change one after the other, and the old plan is right for most of them.
-        return before
+        return previous_features
     message = f"{_PATH}: FeatureCompute {name} is not Ready yet; messages wait in the stream"
     return PlanRefusal(Reason.TARGET_NOT_READY, message, stalled=False)
 
