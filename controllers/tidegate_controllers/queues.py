@@ -99,13 +99,24 @@ def connect_objects(stores: Stores, caches: TypedCaches, queues: WorkQueues, pro
         for inference in caches.feature_users.find_users(features):
             queues.inferences.add(inference)
 
+    stores.inferences.subscribe(wake_users)
+    stores.accesses.subscribe(wake_callers)
+    stores.features.subscribe(wake_feature_users)
+    stores.features.subscribe(_make_sharing_wake(stores, caches, queues.features))
+    OwnerIndex(stores.pods, INFERENCE_LABEL, wake_users)
+    accesses.subscribe_rivals(queues.accesses.add)
+
+
+def _make_sharing_wake(
+    stores: Stores, caches: TypedCaches, queue: WorkQueue
+) -> Callable[[ObjectKey], None]:
+    """Return a function that wakes the FeatureComputes which use features of a changed one.
+
+    The changed one's status does not matter to them; their own status wakes the accesses and Inferences that use them.
+    """
     definitions: dict[ObjectKey, object] = {}
 
-    def wake_sharing_features(origin: ObjectKey) -> None:
-        """Wake the FeatureComputes that use features of a changed one; its status does not matter to them.
-
-        Their own changed status wakes the accesses and the Inferences.
-        """
+    def wake(origin: ObjectKey) -> None:
         users = caches.feature_sharers.find_users(origin)
         before = definitions.pop(origin, None)
         definition = _read_definition(stores.features.get(origin))
@@ -113,14 +124,9 @@ def connect_objects(stores: Stores, caches: TypedCaches, queues: WorkQueues, pro
             definitions[origin] = definition
         if definition is None or definition != before:
             for user in users:
-                queues.features.add(user)
+                queue.add(user)
 
-    stores.inferences.subscribe(wake_users)
-    stores.accesses.subscribe(wake_callers)
-    stores.features.subscribe(wake_feature_users)
-    stores.features.subscribe(wake_sharing_features)
-    OwnerIndex(stores.pods, INFERENCE_LABEL, wake_users)
-    accesses.subscribe_rivals(queues.accesses.add)
+    return wake
 
 
 def _read_definition(features: Mapping[str, Any] | None) -> object:

@@ -1409,7 +1409,12 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
         "min must not be greater than max",
         clip={"field": "request.x", "min": 2, "max": 1},
     ),
-    _feature("shared-by-nothing", ".shared.featureCompute", "must be a DNS label", shared={"featureCompute": "a/b/c"}),
+    _feature(
+        "shared-by-nothing",
+        ".shared.featureCompute",
+        "must be a DNS label",
+        shared={"featureCompute": "a/b/c"},
+    ),
     _feature(
         "shared-column",
         ".shared.feature",

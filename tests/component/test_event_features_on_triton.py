@@ -18,11 +18,16 @@ from nats.js import JetStreamContext
 from numpy.typing import NDArray
 
 from builders.events import DAY, HOUR, MINUTE, Click, a_click_plan, clicks, recorded
+from builders.features import write_table
+from builders.live_features import stream_source
+from builders.shared_features import a_user, an_origin, shared
 from builders.waiting import LONGEST_S, wait_until
 from fixtures.agent import ModelPod, serves_version
 from fixtures.ingester import RunningIngester, an_ingester
 from fixtures.nats import RunningNats, a_nats
 from fixtures.redis import a_redis
+from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.features.shared_features import resolve_shared
 from tidegate_dataplane.contract import (
     AS_OF,
     NOT_CURRENT,
@@ -237,6 +242,44 @@ def test_a_pod_on_a_redis_answers_alike_and_marks_what_it_answers_without_it(
     assert final["redis"] >= len(users)
     assert final["last-known"] >= 1
     assert final["default"] >= 1
+
+
+def test_shared_features_are_answered_as_by_the_object_that_declares_them(
+    pod: ModelPod, server: RunningNats, request: pytest.FixtureRequest
+) -> None:
+    users = write_table(pod.models / "shared-users.parquet", user_id=[0, 1, 2], age=[20, 30, 40])
+    nats = {"url": server.url, "stream": "CLICKS", "subject": f"clicks.{request.node.name}"}
+    profiles = {"name": "profiles", "entity": "user", "table": {"uri": f"file://{users}"}}
+    origin = an_origin(sources=[profiles, stream_source(nats=nats)])
+    names = {
+        "age_x_place": "age_x_place",
+        "idle": "idle_bucket",
+        "ctr_1d": "ctr_1d",
+        "hist_items": "hist_items",
+    }
+    user = a_user(*(shared(name, feature) for name, feature in names.items()))
+    declaring = compile_plan(origin)
+    using = compile_plan(resolve_shared(user, {origin.key: origin}.get))
+    now_ms = int(time.time() * 1000)
+    events = some_events(now_ms)
+    publish(server, declaring, events)
+    keys, times = [-1, 0, 1, 2, 3], [now_ms - number * MINUTE for number in range(5)]
+
+    with an_ingester(pod.folder, using) as ingester:
+        ingester.wait_for("all is stored", lambda report: report.stored == len(events))
+        pod.put(order(pod, declaring))
+        pod.wait_for("the declared features serve", serves_version(1))
+        declared = ask(pod, keys, times)
+        pod.put(order(pod, using, version=2))
+        pod.wait_for("the shared features serve", serves_version(2))
+        answer = ask(pod, keys, times)
+
+    assert list(answer) == list(names)
+    for name, feature in names.items():
+        assert answer[name].tobytes() == declared[feature].tobytes(), name
+        assert answer[name].dtype == declared[feature].dtype, name
+    assert answer["hist_items"].any()
+    assert len(set(answer["ctr_1d"].ravel().tolist())) > 1
 
 
 def test_requests_with_and_without_a_time_are_computed_together(

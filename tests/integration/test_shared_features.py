@@ -38,7 +38,9 @@ def wait_for_reason(kubectl: Kubectl, namespace: str, reason: Reason) -> str:
 
 
 def list_children(kubectl: Kubectl, namespace: str) -> list[str]:
-    children = kubectl.json("get", "deployments,configmaps", "-n", namespace, "-l", "tidegate.io/feature-compute")
+    children = kubectl.json(
+        "get", "deployments,configmaps", "-n", namespace, "-l", "tidegate.io/feature-compute"
+    )
     return sorted(f"{item['kind']} {item['metadata']['name']}" for item in children["items"])
 
 

@@ -54,11 +54,17 @@ class TestList:
         assert report.plan_problems == ()
         assert [name for owner, name in rows if owner == "home"] == ["age", "idle", "age_log"]
         mine, theirs = rows["home", "idle"], rows["live", "idle_log"]
-        assert (mine.operation, mine.sources, mine.dtype) == ("shared log", ("feature ads/live.idle_log",), "FP32")
+        assert (mine.operation, mine.sources, mine.dtype) == (
+            "shared log",
+            ("feature ads/live.idle_log",),
+            "FP32",
+        )
         assert (theirs.operation, theirs.shared_as) == ("log", ("feed/home.idle",))
         assert rows["live", "idle"].shared_as == ()
         assert [use.model for use in rows["home", "age_log"].taken_by_models] == ["Inference ctr"]
-        line = next(line for line in report.render_lines(wide=False) if line.startswith("ads         idle_log"))
+        line = next(
+            line for line in report.render_lines(wide=False) if line.startswith("ads         idle_log")
+        )
         assert line.endswith("feature feed/home.idle")
 
     def test_an_origin_that_was_read_elsewhere_is_not_listed_itself(self) -> None:
@@ -79,7 +85,9 @@ class TestList:
             ("unknown ads/live.idle_log",),
         ]
         (problem,) = report.plan_problems
-        assert problem.message.startswith("spec.features[0].shared: FeatureCompute ads/live does not exist, or")
+        assert problem.message.startswith(
+            "spec.features[0].shared: FeatureCompute ads/live does not exist, or"
+        )
 
 
 class TestExplain:
@@ -141,7 +149,8 @@ class TestManifests:
     def test_shared_features_are_computed_offline_by_the_plan_of_the_cluster(self, tmp_path: Path) -> None:
         manifest = manifests(tmp_path)
         home, live = (
-            FeatureCompute.parse({**body, "status": {}}) for body in reversed([*yaml.safe_load_all(manifest.read_text())])
+            FeatureCompute.parse({**body, "status": {}})
+            for body in reversed([*yaml.safe_load_all(manifest.read_text())])
         )
         write_table(tmp_path / "users.parquet", user_id=[1, 2], age=[30, 40])
         write_table(tmp_path / "rows.parquet", user_id=[2, 3, 1], position=[4, 300, -2])

@@ -50,9 +50,7 @@ def plan(user: FeatureCompute, *origins: FeatureCompute) -> FeaturesPlan:
 
 def read_condition(planned: FeaturesPlan, kind: str) -> tuple[str, str, str]:
     items: Any = planned.status["conditions"]
-    return next(
-        (item["status"], item["reason"], item["message"]) for item in items if item["type"] == kind
-    )
+    return next((item["status"], item["reason"], item["message"]) for item in items if item["type"] == kind)
 
 
 class TestPlan:
@@ -196,7 +194,9 @@ class TestRefusals:
                 a_user(shared("age"), shared("b", "age", "near")),
                 (
                     an_origin(),
-                    a_feature_compute("near", "feed", sources=[{**PROFILES, "table": {"uri": "s3://tables/b.parquet"}}]),
+                    a_feature_compute(
+                        "near", "feed", sources=[{**PROFILES, "table": {"uri": "s3://tables/b.parquet"}}]
+                    ),
                 ),
                 "with a different uri: declare one of the two in spec.sources, under another name",
             ),
@@ -246,7 +246,9 @@ class TestRefusals:
         with pytest.raises(InvalidSpecError) as caught:
             compile_plan(resolve(a_user(shared("own", "sum")), origin))
 
-        assert str(caught.value).startswith("feature sum of FeatureCompute ads/live: window.over: over must not")
+        assert str(caught.value).startswith(
+            "feature sum of FeatureCompute ads/live: window.over: over must not"
+        )
 
     def test_places_in_the_spec_do_not_count_what_is_hidden(self) -> None:
         bad = {"name": "bad", "log": {"field": "feature.gone"}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, cast
 
@@ -10,8 +9,6 @@ from pydantic import Field
 from pydantic.alias_generators import to_snake
 
 from tidegate.api.backfill import BackfillSpec
-from tidegate.api.batch import BatchProgress
-from tidegate.api.conditions import ObservedCondition
 from tidegate.api.event_store import EventStoreSpec
 from tidegate.api.event_streams import SourceStream
 from tidegate.api.feature_operations import (
@@ -31,6 +28,7 @@ from tidegate.api.feature_operations import (
     WindowOperation,
     list_references,
 )
+from tidegate.api.feature_status import MAX_FEATURES, MAX_SOURCES, FeatureComputeStatus
 from tidegate.api.fields import (
     MAX_REPLICAS,
     DurationText,
@@ -41,16 +39,13 @@ from tidegate.api.fields import (
     TableUri,
     duration_between,
 )
-from tidegate.api.inference import TensorMetadata
 from tidegate.api.matching import exactly_one
-from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
+from tidegate.api.meta import ApiModel, CustomResource
 from tidegate.api.quantities import QUANTITY_PATTERN
-from tidegate.api.schema import ListAtomic, ListMap, ValidationRule, ValidationRules, must_not_match
+from tidegate.api.schema import ListMap, ValidationRule, ValidationRules, must_not_match
 from tidegate_dataplane.contract import RequestFieldType
 
 MAX_ENTITIES: Final = 16
-MAX_SOURCES: Final = 32
-MAX_FEATURES: Final = 256
 MAX_REQUEST_FIELDS: Final = 64
 
 FEATURE_OWNER: Final = "feature"
@@ -378,97 +373,6 @@ def _list_checked_references(feature: Feature) -> tuple[str, ...]:
             if reference.partition(".")[0] not in _DERIVED_OWNERS
         )
     return ()
-
-
-class SourceWatermark(StatusModel):
-    """How current the events of one source are in the replicas."""
-
-    source: Annotated[str, Field(max_length=63, description="Name of the source.")]
-    lag_seconds: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="How long ago every serving replica had all events of the stream, at most: 1, 5, 15, 60, 300, 900, "
-            "3600, 86400 or, if it is longer, 604800 seconds.",
-        ),
-    ]
-    refused_events: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="Number of events that the replica with the most has refused, rounded down to one digit.",
-        ),
-    ] = 0
-    dead_letters: Annotated[
-        int | None,
-        Field(
-            ge=0,
-            description="Number of refused events that the replica with the most has written to the dead letters, rounded down "
-            "to one digit; absent without deadLetters.",
-        ),
-    ] = None
-    failed_dead_letters: Annotated[
-        int | None,
-        Field(
-            ge=0,
-            description="Number of refused events that the dead letters did not take, in the replica with the most, rounded "
-            "down to one digit; absent without deadLetters.",
-        ),
-    ] = None
-
-
-class LoadedTable(StatusModel):
-    """The oldest table of a source with refresh that a replica serves from."""
-
-    source: Annotated[str, Field(max_length=63, description="Name of the source.")]
-    keys: Annotated[
-        int | None, Field(ge=0, description="Number of its keys; absent until a replica has counted them.")
-    ] = None
-    loaded_at: Annotated[datetime, Field(description="When the replica fetched it.")]
-
-
-class FeatureComputeStatus(StatusModel):
-    """The compiled plan, and the state that the replicas report."""
-
-    observed_generation: ObservedGeneration = NOT_OBSERVED
-    plan_hash: Annotated[
-        str | None,
-        Field(max_length=64, description="SHA-256 of the compiled plan, which also runs offline."),
-    ] = None
-    outputs: Annotated[
-        tuple[TensorMetadata, ...],
-        Field(max_length=MAX_FEATURES, description="Tensors of a response."),
-        ListAtomic(),
-    ] = ()
-    replicas: Annotated[int, Field(ge=0, description="Number of pods that exist.")] = 0
-    ready_replicas: Annotated[int, Field(ge=0, description="Number of ready pods.")] = 0
-    selector: Annotated[str, Field(max_length=512, description="Label selector of the pods, for /scale.")] = (
-        ""
-    )
-    watermarks: Annotated[
-        tuple[SourceWatermark, ...],
-        Field(max_length=MAX_SOURCES, description="How current the events of each stream are."),
-        ListMap("source"),
-    ] = ()
-    tables: Annotated[
-        tuple[LoadedTable, ...],
-        Field(
-            max_length=MAX_SOURCES, description="Tables of the sources with refresh that replicas serve from."
-        ),
-        ListMap("source"),
-    ] = ()
-    backfill: Annotated[
-        BatchProgress | None, Field(description="Progress of the run that spec.backfill asks for.")
-    ] = None
-    conditions: Annotated[
-        tuple[ObservedCondition, ...],
-        Field(
-            max_length=32,
-            description="Ready, Reconciling, Stalled, PlanCompiled, SourcesReady, EndpointsPublished; with streams or "
-            "refreshed tables Fresh, and with spec.backfill Backfilled.",
-        ),
-        ListMap("type"),
-    ] = ()
 
 
 class FeatureCompute(CustomResource):

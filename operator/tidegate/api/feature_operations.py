@@ -327,7 +327,9 @@ class SharedOperation(ApiModel):
     ]
     feature: Annotated[
         Identifier | None,
-        Field(description="Name of the feature there; one that is shared itself is refused. Absent: the same name."),
+        Field(
+            description="Name of the feature there; one that is shared itself is refused. Absent: the same name."
+        ),
     ] = None
 
 

@@ -235,9 +235,7 @@ def _trace_feature(
 
 
 def _report_steps(item: FeatureCompute, steps: Sequence[LineageStep]) -> tuple[LineageStepReport, ...]:
-    operations = {
-        name: summarize_operation(feature) for name, feature in index_operations(item.spec).items()
-    }
+    operations = {name: summarize_operation(feature) for name, feature in index_operations(item.spec).items()}
     return tuple(
         LineageStepReport(
             depth=step.depth,

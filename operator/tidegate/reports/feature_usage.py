@@ -44,16 +44,12 @@ class FeatureUsage:
 
     def list_shared(self, feature_compute: ObjectKey, feature: str) -> tuple[SharedUse, ...]:
         """Return the uses of a feature by other FeatureComputes."""
-        return tuple(
-            use for use in self.shared if (use.origin, use.feature) == (feature_compute, feature)
-        )
+        return tuple(use for use in self.shared if (use.origin, use.feature) == (feature_compute, feature))
 
     def report_shared_models(self, use: SharedUse) -> tuple[ModelUseReport, ...]:
         """Return the reports of the models that take a feature where it is shared, or one that reads it there."""
         models = self.report_models(use.user, (use.name, *use.readers))
-        return tuple(
-            model.model_copy(update={"feature": f"{use.user}.{model.feature}"}) for model in models
-        )
+        return tuple(model.model_copy(update={"feature": f"{use.user}.{model.feature}"}) for model in models)
 
     def report_models(
         self, feature_compute: ObjectKey, features: Sequence[str]

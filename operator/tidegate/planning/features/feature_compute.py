@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
-from tidegate.api.feature_compute import FeatureCompute, FeatureComputeStatus
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.feature_status import FeatureComputeStatus
 from tidegate.api.inference import TensorMetadata
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason

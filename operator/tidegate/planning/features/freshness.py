@@ -7,7 +7,7 @@ from typing import Final
 
 from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
 from tidegate.api.durations import format_duration
-from tidegate.api.feature_compute import SourceWatermark
+from tidegate.api.feature_status import SourceWatermark
 from tidegate.api.reasons import Reason
 from tidegate.planning.features.table_freshness import find_table_problem, list_table_reports
 from tidegate.planning.inference.reported_problems import judge_reports

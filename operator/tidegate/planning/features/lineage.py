@@ -143,9 +143,7 @@ def _list_origins(spec: FeatureComputeSpec, name: str, feature: Feature) -> tupl
     if feature.shared is not None and name != _name_shared(feature):
         kind = LineageKind.FEATURE if feature.is_resolved else LineageKind.UNKNOWN
         return (Origin(kind, _name_shared(feature), _name_shared(feature)),)
-    return tuple(
-        _resolve_reference(spec, reference) for reference in dict.fromkeys(feature.field_references)
-    )
+    return tuple(_resolve_reference(spec, reference) for reference in dict.fromkeys(feature.field_references))
 
 
 def _resolve_reference(spec: FeatureComputeSpec, reference: str) -> Origin:

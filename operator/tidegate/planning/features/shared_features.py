@@ -8,14 +8,13 @@ from pydantic.alias_generators import to_snake
 from tidegate.api.event_streams import SourceStream
 from tidegate.api.feature_compute import (
     FEATURE_OWNER,
-    MAX_FEATURES,
-    MAX_SOURCES,
     REQUEST_OWNER,
     Feature,
     FeatureCompute,
     FeatureSource,
 )
 from tidegate.api.feature_operations import SharedOperation, rename_references
+from tidegate.api.feature_status import MAX_FEATURES, MAX_SOURCES
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.api.shared_names import (
@@ -108,6 +107,7 @@ class _Resolution:
         self.namespace = features.key.namespace
         self.hidden: dict[str, Feature] = {}
         self.copied: list[FeatureSource] = []
+        self._scopes: dict[ObjectKey, _OriginScope] = {}
 
     def resolve_feature(
         self, feature: Feature, shared: SharedOperation, find: FindFeatures, path: str
@@ -116,17 +116,21 @@ class _Resolution:
         origin = self._find_origin(shared, find, path)
         name = shared.feature or feature.name
         title = f"FeatureCompute {shared.feature_compute}"
-        declared = {item.name: item for item in origin.spec.features}
-        if name not in declared:
-            message = f"{title} has no feature {name}; it has {', '.join(declared)}"
+        if origin.key not in self._scopes:
+            self._scopes[origin.key] = _OriginScope(self, origin)
+        scope = self._scopes[origin.key]
+        if name not in scope.features:
+            message = f"{title} has no feature {name}; it has {', '.join(scope.features)}"
             raise SharedFeatureError(message, path=path)
-        origin_scope = _OriginScope(self, origin, f"feature {name} of {title}", path)
-        for needed in _list_needed(origin.spec.features, name):
-            if needed.name != name:
-                hidden = origin_scope.copy_feature(needed, _hide_name(origin.key, needed.name))
+        scope.begin_feature(f"feature {name} of {title}", path)
+        for needed in scope.list_needed(name):
+            hidden_name = _hide_name(origin.key, needed.name)
+            if hidden_name not in self.hidden:
                 reference = SharedOperation(feature_compute=shared.feature_compute, feature=needed.name)
-                self.hidden[hidden.name] = hidden.model_copy(update={"shared": reference})
-        return origin_scope.copy_feature(declared[name], feature.name).model_copy(update={"shared": shared})
+                hidden = scope.copy_feature(needed, hidden_name)
+                self.hidden[hidden_name] = hidden.model_copy(update={"shared": reference})
+            scope.add_readable(needed)
+        return scope.copy_feature(scope.features[name], feature.name).model_copy(update={"shared": shared})
 
     def _find_origin(self, shared: SharedOperation, find: FindFeatures, path: str) -> FeatureCompute:
         key = resolve_shared_name(shared.feature_compute, self.namespace)
@@ -218,14 +222,36 @@ class _Resolution:
 class _OriginScope:
     """What the references of one FeatureCompute's features mean in the FeatureCompute that uses one of them."""
 
-    def __init__(self, resolution: _Resolution, origin: FeatureCompute, what: str, path: str) -> None:
+    def __init__(self, resolution: _Resolution, origin: FeatureCompute) -> None:
         self._resolution = resolution
         self._origin = origin
-        self._what = what
-        self._path = path
+        self._what, self._path = "", ""
+        self.features = {feature.name: feature for feature in origin.spec.features}
+        self._reads = {name: _list_read_names(feature) for name, feature in self.features.items()}
         self._sources = {source.name: source for source in origin.spec.sources}
         self._entities = {entity.name for entity in origin.spec.entities}
-        self._copied: set[str] = set()
+        self._readable: set[str] = set()
+        self._used: dict[str, str] = {}
+
+    def begin_feature(self, what: str, path: str) -> None:
+        """Begin with a shared feature, which errors name; none is readable yet."""
+        self._what, self._path = what, path
+        self._readable.clear()
+
+    def list_needed(self, name: str) -> Sequence[Feature]:
+        """Return the features that a feature reads, through others too, in the order of the spec: each reads those above it."""
+        needed: set[str] = set()
+        selected: list[Feature] = []
+        for feature in reversed(self.features.values()):
+            if feature.name in needed:
+                selected.append(feature)
+            if feature.name in needed or feature.name == name:
+                needed |= self._reads[feature.name]
+        return selected[::-1]
+
+    def add_readable(self, feature: Feature) -> None:
+        """Let features below this one read it."""
+        self._readable.add(feature.name)
 
     def copy_feature(self, feature: Feature, name: str) -> Feature:
         """Return a feature of the origin under another name, with references that are right here."""
@@ -237,14 +263,13 @@ class _OriginScope:
                 f"only by the FeatureCompute that declares it: use {owner} itself"
             )
             raise SharedFeatureError(message, path=self._path)
-        self._copied.add(feature.name)
         operation = rename_references(feature.configured_operation, self._rename)
         return feature.model_copy(update={"name": name, to_snake(feature.operation_name): operation})
 
     def _rename(self, reference: str) -> str:
         owner, dot, column = reference.partition(".")
         if owner == FEATURE_OWNER:
-            if column not in self._copied:
+            if column not in self._readable:
                 message = (
                     f"{self._what} reads feature {column}, which is not declared above it: its plan does not compile, "
                     "as its own condition PlanCompiled says"
@@ -255,9 +280,10 @@ class _OriginScope:
             self._resolution.check_request(self._origin, column, self._what, self._path)
             return reference
         if owner in self._sources:
-            source = self._sources[owner]
-            name = self._resolution.use_source(self._origin, source, self._what, self._path)
-            return f"{name}{dot}{column}"
+            if owner not in self._used:
+                source = self._sources[owner]
+                self._used[owner] = self._resolution.use_source(self._origin, source, self._what, self._path)
+            return f"{self._used[owner]}{dot}{column}"
         if owner in self._entities:
             self._resolution.check_entity(self._origin, owner, self._what, self._path)
             return reference
@@ -265,16 +291,10 @@ class _OriginScope:
         raise SharedFeatureError(message, path=self._path)
 
 
-def _list_needed(features: Sequence[Feature], name: str) -> Sequence[Feature]:
-    """Return a feature after those that it reads, through others too, in the order of the spec; each reads those above it only."""
-    needed = {name}
-    selected: list[Feature] = []
-    for feature in reversed(features):
-        if feature.name in needed:
-            selected.append(feature)
-            references = (reference.partition(".") for reference in feature.field_references)
-            needed |= {column for owner, _, column in references if owner == FEATURE_OWNER}
-    return selected[::-1]
+def _list_read_names(feature: Feature) -> frozenset[str]:
+    """Return the features that a feature reads itself."""
+    references = (reference.partition(".") for reference in feature.field_references)
+    return frozenset(column for owner, _, column in references if owner == FEATURE_OWNER)
 
 
 def _hide_name(origin: ObjectKey, feature: str) -> str:
@@ -291,9 +311,7 @@ def _find_differences(source: FeatureSource, other: FeatureSource) -> Iterator[s
         yield "entity"
     if source.table is not None and other.table is not None:
         yield from (
-            name
-            for name in ("uri", "sha256")
-            if getattr(source.table, name) != getattr(other.table, name)
+            name for name in ("uri", "sha256") if getattr(source.table, name) != getattr(other.table, name)
         )
     elif source.stream is not None and other.stream is not None:
         yield from _compare_streams(source.stream, other.stream)

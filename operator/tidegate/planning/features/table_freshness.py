@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from tidegate.api.conditions import format_timestamp
-from tidegate.api.feature_compute import LoadedTable
+from tidegate.api.feature_status import LoadedTable
 from tidegate.planning.inference.reported_problems import judge_reports
 from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.inference.swap_failures import ObservedReplica
