@@ -17,6 +17,9 @@ from builders.live_features import live_features_spec
 from builders.pods import a_pod_body
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.reasons import Reason
+from tidegate.kube.kinds import FEATURE_COMPUTE
+from tidegate.kube.store import ObjectStore
+from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.batch.jobs import JobView, parse_job
 from tidegate.planning.features.backfill import BackfillChildren
 from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
@@ -304,7 +307,12 @@ async def test_a_refused_job_is_no_refusal_of_the_pods_that_serve_and_the_revers
     proxies: Any = SimpleNamespace(view_object=Mock(return_value=None))
     clock: Any = SimpleNamespace(now=lambda: NOW)
     reconciler = FeatureComputeReconciler(
-        applier=applier, observer=observer, proxies=proxies, settings=lambda: SETTINGS, clock=clock
+        applier=applier,
+        observer=observer,
+        proxies=proxies,
+        features=TypedCache(FeatureCompute, ObjectStore(FEATURE_COMPUTE)),
+        settings=lambda: SETTINGS,
+        clock=clock,
     )
     await reconciler.reconcile(features.key)
 

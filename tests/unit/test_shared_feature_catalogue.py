@@ -30,6 +30,7 @@ from tidegate.services.feature_catalogue import (
     load_catalogue,
 )
 
+EXAMPLE = Path(__file__).parents[2] / "examples/shared-features"
 AGE_LOG = {"name": "age_log", "log": {"field": "feature.age"}}
 USER = a_user(shared("age"), shared("idle", "idle_log"), AGE_LOG)
 HOME, LIVE = ObjectKey("feed", "home"), ObjectKey("ads", "live")
@@ -140,6 +141,17 @@ def manifests(folder: Path, *, shared_with: str = "feed") -> Path:
 
 
 class TestManifests:
+    def test_the_example_compiles(self) -> None:
+        report = list_features(load_catalogue([EXAMPLE], "default", selected="feed"))
+
+        assert report.plan_problems == ()
+        assert [(row.name, row.operation) for row in report.items] == [
+            ("ctr_1d", "shared ratio Sum 24h / Count 24h"),
+            ("viewer_age", "shared lookup"),
+            ("age_bucket", "bucketize"),
+            ("position_bucket", "bucketize"),
+        ]
+
     def test_a_selected_namespace_uses_features_of_the_others(self, tmp_path: Path) -> None:
         report = list_features(load_catalogue([manifests(tmp_path)], "default", selected="feed"))
 

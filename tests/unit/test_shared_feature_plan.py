@@ -137,6 +137,14 @@ class TestPlan:
 
         assert copied.secret_name == "reader"
 
+    def test_the_store_is_that_of_the_user(self) -> None:
+        user = a_user(shared("idle"), store={"redis": {"address": "redis.feed:6379"}})
+
+        store = compile_plan(resolve(user, an_origin())).store
+
+        assert store is not None
+        assert (store.address, store.key_prefix) == ("redis.feed:6379", "feed/home")
+
     def test_the_objects_that_wake_it_are_those_that_it_names(self) -> None:
         user = a_user(shared("age"), shared("b", "age", "near"), shared("idle"))
 

@@ -52,7 +52,9 @@ def test_a_feature_follows_the_object_that_declares_it_while_that_shares_it(
         body = feature_compute_body("live", replicas=0, **live_features_spec())
         kubectl.apply({**body, "metadata": {"name": "live"}}, namespace=owner)
         features = [shared(name, owner=f"{owner}/live") for name in ("age", "idle_bucket")]
-        home = feature_compute_body("home", replicas=0, **using_spec(*features))
+        # Its only stream is that of a shared feature.
+        store = {"redis": {"address": "redis.feed:6379"}}
+        home = feature_compute_body("home", replicas=0, **using_spec(*features, store=store))
         kubectl.apply({**home, "metadata": {"name": "home"}}, namespace=namespace)
 
         message = wait_for_reason(kubectl, namespace, Reason.TARGET_NOT_FOUND)
@@ -65,7 +67,7 @@ def test_a_feature_follows_the_object_that_declares_it_while_that_shares_it(
         before = read_status(kubectl, namespace)
         assert [output["name"] for output in before["outputs"]] == ["age", "idle_bucket"]
         wait_until(
-            lambda: len(list_children(kubectl, namespace)) == 2, what="there are children", timeout_s=EVERY_S
+            lambda: len(list_children(kubectl, namespace)) == 3, what="there are children", timeout_s=EVERY_S
         )
 
         listed = command_line("features", "list", "-n", namespace)
