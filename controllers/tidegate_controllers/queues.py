@@ -107,16 +107,14 @@ def connect_objects(stores: Stores, caches: TypedCaches, queues: WorkQueues, pro
     accesses.subscribe_rivals(queues.accesses.add)
 
 
-def _make_sharing_wake(
-    stores: Stores, caches: TypedCaches, queue: WorkQueue
-) -> Callable[[ObjectKey], None]:
+def _make_sharing_wake(stores: Stores, caches: TypedCaches, queue: WorkQueue) -> Callable[[ObjectKey], None]:
     """Return a function that wakes the FeatureComputes which use features of a changed one.
 
     The changed one's status does not matter to them; their own status wakes the accesses and Inferences that use them.
     """
     definitions: dict[ObjectKey, object] = {}
 
-    def wake(origin: ObjectKey) -> None:
+    def wake_users(origin: ObjectKey) -> None:
         users = caches.feature_sharers.find_users(origin)
         before = definitions.pop(origin, None)
         definition = _read_definition(stores.features.get(origin))
@@ -126,7 +124,7 @@ def _make_sharing_wake(
             for user in users:
                 queue.add(user)
 
-    return wake
+    return wake_users
 
 
 def _read_definition(features: Mapping[str, Any] | None) -> object:

@@ -209,6 +209,11 @@ class TestRefusals:
                 "with a different uri: declare one of the two in spec.sources, under another name",
             ),
             (
+                a_user(shared("idle"), {"name": "own", "timeSince": {"source": "clicks"}}),
+                (an_origin(),),
+                "'clicks' is of a source that only shared features read here: declare it in spec.sources too",
+            ),
+            (
                 a_user(shared("idle"), entities=[USER, {**USER, "name": "clicks", "key": "click_id"}]),
                 (an_origin(),),
                 "which is also the name of an entity here: declare the source in spec.sources under another name",

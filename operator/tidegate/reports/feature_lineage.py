@@ -225,7 +225,7 @@ def _trace_feature(
         shape=None if output is None else output.shape,
         reads=_report_steps(item, reads),
         read_by=_report_steps(item, readers),
-        shared_as=tuple(use.reference for use in shared),
+        shared_as=tuple(use.full_name for use in shared),
         taken_by_models=(
             *usage.report_models(item.key, (feature.name, *downstream)),
             *(model for use in shared for model in usage.report_shared_models(use)),

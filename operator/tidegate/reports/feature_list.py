@@ -181,7 +181,7 @@ def _report_row(
         dtype=None if output is None else output.dtype,
         shape=None if output is None else output.shape,
         read_by_features=find_reading_features(item.spec, feature.name),
-        shared_as=tuple(use.reference for use in usage.list_shared(item.key, feature.name)),
+        shared_as=tuple(use.full_name for use in usage.list_shared(item.key, feature.name)),
         taken_by_models=usage.report_models(item.key, (feature.name,)),
         computed_by_jobs=usage.report_jobs(item.key),
         unread_namespaces=usage.list_unread(item),

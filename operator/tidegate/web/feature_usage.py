@@ -33,8 +33,8 @@ async def list_used_features(context: RequestContext, features: FeatureCompute) 
         jobs = find_feature_jobs((features,), inferences)
         usage = FeatureUsage(find_pipeline_uses(accesses, lookup), jobs, namespace=namespace)
     if await context.is_allowed(Action("list", Plural.FEATURES, namespace)):
-        others = _select_namespace(context.app.fleet.features.list_all(), namespace)
-        usage = replace(usage, shared=find_shared_uses(others))
+        siblings = _select_namespace(context.app.fleet.features.list_all(), namespace)
+        usage = replace(usage, shared=find_shared_uses(siblings))
     return report_feature_list([features], usage, context.app.fleet.features.get, namespace=namespace)
 
 

@@ -65,7 +65,7 @@ class SharedUse:
     """Features that read it there, through others too."""
 
     @property
-    def reference(self) -> str:
+    def full_name(self) -> str:
         """Return the feature that the user has, like `feed/home.age`."""
         return f"{self.user}.{self.name}"
 

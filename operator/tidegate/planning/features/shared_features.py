@@ -1,6 +1,6 @@
 """Resolve the features that a FeatureCompute uses by name from others: their definitions and sources become part of its plan."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from pydantic.alias_generators import to_snake
@@ -11,6 +11,7 @@ from tidegate.api.feature_compute import (
     REQUEST_OWNER,
     Feature,
     FeatureCompute,
+    FeatureComputeSpec,
     FeatureSource,
 )
 from tidegate.api.feature_operations import SharedOperation, rename_references
@@ -83,6 +84,7 @@ def resolve_shared(features: FeatureCompute, find: FindFeatures) -> FeatureCompu
         else resolution.resolve_feature(feature, feature.shared, find, f"spec.features[{index}].shared")
         for index, feature in enumerate(spec.features)
     )
+    _check_own_references(spec, {source.name for source in resolution.copied})
     resolved = spec.model_copy(
         update={
             "features": (*resolution.hidden.values(), *visible),
@@ -96,6 +98,15 @@ def resolve_shared(features: FeatureCompute, find: FindFeatures) -> FeatureCompu
         )
         raise SharedFeatureError(message, path="spec.features")
     return features.model_copy(update={"spec": resolved})
+
+
+def _check_own_references(spec: FeatureComputeSpec, copied: Collection[str]) -> None:
+    """Raise SharedFeatureError for a feature of the spec that reads a source which only shared features have brought."""
+    for index, feature in enumerate(spec.features):
+        for reference in feature.field_references:
+            if reference.partition(".")[0] in copied:
+                message = f"'{reference}' is of a source that only shared features read here: declare it in spec.sources too"
+                raise SharedFeatureError(message, path=f"spec.features[{index}].{feature.operation_name}")
 
 
 class _Resolution:
@@ -149,34 +160,34 @@ class _Resolution:
             raise SharedFeatureError(absence, path=path, reason=Reason.TARGET_NOT_FOUND)
         return origin
 
-    def check_entity(self, origin: FeatureCompute, name: str, what: str, path: str) -> None:
+    def check_entity(self, origin: FeatureCompute, name: str, title: str, path: str) -> None:
         """Raise SharedFeatureError if the spec does not have an entity of the origin."""
         entity = next(item for item in origin.spec.entities if item.name == name)
         own = next((item for item in self._spec.entities if item.name == name), None)
         if entity != own:
             difference = "" if own is None else f", not {own.key} of type {own.type.value}"
             message = (
-                f"{what} is of entity {name} with key {entity.key} of type {entity.type.value}{difference}: declare the same in "
+                f"{title} is of entity {name} with key {entity.key} of type {entity.type.value}{difference}: declare the same in "
                 "spec.entities, because keys are inputs of every request"
             )
             raise SharedFeatureError(message, path=path)
 
-    def check_request(self, origin: FeatureCompute, name: str, what: str, path: str) -> None:
+    def check_request(self, origin: FeatureCompute, name: str, title: str, path: str) -> None:
         """Raise SharedFeatureError if the spec does not have a field of the request that the origin has."""
         field = next((item for item in origin.spec.request if item.name == name), None)
         own = next((item for item in self._spec.request if item.name == name), None)
         if field is None or field != own:
             kind = f" of type {field.type.value}" if field is not None else ""
-            message = f"{what} reads {REQUEST_OWNER}.{name}{kind}: declare it in spec.request, because it is an input of every request"
+            message = f"{title} reads {REQUEST_OWNER}.{name}{kind}: declare it in spec.request, because it is an input of every request"
             raise SharedFeatureError(message, path=path)
 
-    def use_source(self, origin: FeatureCompute, source: FeatureSource, what: str, path: str) -> str:
+    def use_source(self, origin: FeatureCompute, source: FeatureSource, title: str, path: str) -> str:
         """Return the name of the source here: that of an equal one, or of a copy."""
-        self.check_entity(origin, source.entity, what, path)
+        self.check_entity(origin, source.entity, title, path)
         is_foreign = origin.key.namespace != self.namespace
         if is_foreign and source.table is not None and find_scheme(source.table.uri) is UriScheme.PVC:
             message = (
-                f"{what} reads table {source.name} at {source.table.uri}, a volume of namespace {origin.key.namespace}, which no pod "
+                f"{title} reads table {source.name} at {source.table.uri}, a volume of namespace {origin.key.namespace}, which no pod "
                 f"of {self.namespace} can mount: its owner can publish the table in an object store"
             )
             raise SharedFeatureError(message, path=path)
@@ -184,10 +195,10 @@ class _Resolution:
         for item in present:
             if not _list_differences(item, source):
                 return item.name
-        self._check_name(source, present, what, path)
+        self._check_name(source, present, title, path)
         if is_foreign and _has_secret(source.stream):
             message = (
-                f"{what} reads stream {source.name} with a Secret of namespace {origin.key.namespace}, which no pod of "
+                f"{title} reads stream {source.name} with a Secret of namespace {origin.key.namespace}, which no pod of "
                 f"{self.namespace} can mount: declare {source.name} in spec.sources with a Secret of this namespace, and else as "
                 f"{origin.key} does"
             )
@@ -198,7 +209,7 @@ class _Resolution:
         return source.name
 
     def _check_name(
-        self, source: FeatureSource, present: Sequence[FeatureSource], what: str, path: str
+        self, source: FeatureSource, present: Sequence[FeatureSource], title: str, path: str
     ) -> None:
         other = next((item for item in present if item.name == source.name), None)
         if other is not None:
@@ -209,11 +220,11 @@ class _Resolution:
                 if other in self._spec.sources
                 else "declare one of the two in spec.sources, under another name and else as its owner does"
             )
-            message = f"{what} reads another source {source.name} than that of {owner}, with a different {differences}: {remedy}"
+            message = f"{title} reads another source {source.name} than that of {owner}, with a different {differences}: {remedy}"
             raise SharedFeatureError(message, path=path)
         if any(entity.name == source.name for entity in self._spec.entities):
             message = (
-                f"{what} reads source {source.name}, which is also the name of an entity here: declare the source in spec.sources "
+                f"{title} reads source {source.name}, which is also the name of an entity here: declare the source in spec.sources "
                 "under another name, and else as its owner does"
             )
             raise SharedFeatureError(message, path=path)
@@ -225,7 +236,7 @@ class _OriginScope:
     def __init__(self, resolution: _Resolution, origin: FeatureCompute) -> None:
         self._resolution = resolution
         self._origin = origin
-        self._what, self._path = "", ""
+        self._title, self._path = "", ""
         self.features = {feature.name: feature for feature in origin.spec.features}
         self._reads = {name: _list_read_names(feature) for name, feature in self.features.items()}
         self._sources = {source.name: source for source in origin.spec.sources}
@@ -233,9 +244,9 @@ class _OriginScope:
         self._readable: set[str] = set()
         self._used: dict[str, str] = {}
 
-    def begin_feature(self, what: str, path: str) -> None:
+    def begin_feature(self, title: str, path: str) -> None:
         """Begin with a shared feature, which errors name; none is readable yet."""
-        self._what, self._path = what, path
+        self._title, self._path = title, path
         self._readable.clear()
 
     def list_needed(self, name: str) -> Sequence[Feature]:
@@ -259,35 +270,37 @@ class _OriginScope:
             key = resolve_shared_name(feature.shared.feature_compute, self._origin.key.namespace)
             owner = format_shared_name(key, self._resolution.namespace)
             message = (
-                f"{self._what} is made of {feature.shared.feature or feature.name} of FeatureCompute {owner}, and a feature is shared "
+                f"{self._title} is made of {feature.shared.feature or feature.name} of FeatureCompute {owner}, and a feature is shared "
                 f"only by the FeatureCompute that declares it: use {owner} itself"
             )
             raise SharedFeatureError(message, path=self._path)
-        operation = rename_references(feature.configured_operation, self._rename)
+        operation = rename_references(feature.configured_operation, self._rename_reference)
         return feature.model_copy(update={"name": name, to_snake(feature.operation_name): operation})
 
-    def _rename(self, reference: str) -> str:
+    def _rename_reference(self, reference: str) -> str:
         owner, dot, column = reference.partition(".")
         if owner == FEATURE_OWNER:
             if column not in self._readable:
                 message = (
-                    f"{self._what} reads feature {column}, which is not declared above it: its plan does not compile, "
+                    f"{self._title} reads feature {column}, which is not declared above it: its plan does not compile, "
                     "as its own condition PlanCompiled says"
                 )
                 raise SharedFeatureError(message, path=self._path)
             return f"{owner}.{_hide_name(self._origin.key, column)}"
         if owner == REQUEST_OWNER:
-            self._resolution.check_request(self._origin, column, self._what, self._path)
+            self._resolution.check_request(self._origin, column, self._title, self._path)
             return reference
         if owner in self._sources:
             if owner not in self._used:
                 source = self._sources[owner]
-                self._used[owner] = self._resolution.use_source(self._origin, source, self._what, self._path)
+                self._used[owner] = self._resolution.use_source(self._origin, source, self._title, self._path)
             return f"{self._used[owner]}{dot}{column}"
         if owner in self._entities:
-            self._resolution.check_entity(self._origin, owner, self._what, self._path)
+            self._resolution.check_entity(self._origin, owner, self._title, self._path)
             return reference
-        message = f"{self._what} reads source {owner}, which is not declared there: its plan does not compile"
+        message = (
+            f"{self._title} reads source {owner}, which is not declared there: its plan does not compile"
+        )
         raise SharedFeatureError(message, path=self._path)
 
 
