@@ -57,6 +57,16 @@ class Defect:
 
 DEFECTS: Final = (
     Defect(
+        name="share-secrets",
+        suffered="The owner of a shared feature names a Secret of another namespace, and a broker that gets it.",
+        file="operator/tidegate/planning/features/shared_features.py",
+        text="        if is_foreign and _has_secret(source.stream):\n",
+        by="        if False and _has_secret(source.stream):\n",
+        seen_by=(
+            "tests/unit/test_shared_feature_plan.py::TestRefusals::test_what_cannot_be_used_is_named_with_the_way_out",
+        ),
+    ),
+    Defect(
         name="drop-acknowledgement",
         suffered="A route never becomes Programmed: what a gateway accepts on an open stream is not counted.",
         file="operator/tidegate/xds/ledger.py",

@@ -15,6 +15,7 @@ from builders.batch import find_job
 from builders.feature_compute import a_feature_compute
 from builders.live_features import live_features_spec
 from builders.pods import a_pod_body
+from builders.shared_features import a_user, an_origin, shared
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.reasons import Reason
 from tidegate.kube.kinds import FEATURE_COMPUTE
@@ -24,6 +25,7 @@ from tidegate.planning.batch.jobs import JobView, parse_job
 from tidegate.planning.features.backfill import BackfillChildren
 from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
 from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.features.shared_features import resolve_shared
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView, parse_pod
@@ -50,10 +52,13 @@ def plan(
     *jobs: JobView,
     pods: tuple[PodView, ...] = (),
     refusal: PlanRefusal | None = None,
+    origins: tuple[FeatureCompute, ...] = (),
 ) -> ReconcilePlan:
     """Plan all children, those of the backfill last; `refusal` is of one of these."""
     children = BackfillChildren(jobs=jobs, pods=pods, refusal=refusal)
-    planned = plan_features(FeaturesObserved(features, NOW, backfill=children), SETTINGS)
+    sharing = {item.key: item for item in origins}
+    observed = FeaturesObserved(features, NOW, backfill=children, origins=sharing)
+    planned = plan_features(observed, SETTINGS)
     return replace(
         planned,
         apply=(*planned.apply, *planned.backfill.apply),
@@ -115,6 +120,23 @@ def test_pods_get_the_rows_the_plan_and_the_places_of_its_sources() -> None:
     progress = read_progress(planned)
     assert (progress["run"], progress["planHash"], progress["shards"]) == (order.run, compiled.hash, 5)
     assert progress["output"] == f"s3://lake/training/{order.run}"
+
+
+def test_shared_features_are_computed_from_archives_of_the_sources_of_their_origin() -> None:
+    archives = backfill_spec(output={"keep": ["user_id"]})
+    user = a_user(shared("idle_log"), shared("how_old", "age"), backfill=archives)
+    origin = an_origin()
+
+    state, order = read_order(plan(user, origins=(origin,)))
+
+    compiled = compile_plan(resolve_shared(user, {origin.key: origin}.get))
+    assert order.features is not None
+    assert (state.owner, order.features.plan) == ("feed/home", compiled)
+    assert order.keep == ("user_id", "idle_log", "how_old")
+    assert order.features.sources == {
+        "clicks": "pvc://archive/clicks",
+        "profiles": "file:///models/tables/users.parquet",
+    }
 
 
 @pytest.mark.produces(Reason.BACKFILLING)
