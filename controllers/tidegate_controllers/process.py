@@ -15,6 +15,7 @@ from tidegate.errors import TidegateError
 from tidegate.exporters.allocator import AllocatorMetrics
 from tidegate.exporters.objects import ObjectMetrics
 from tidegate.exporters.pools import PoolMetrics
+from tidegate.exporters.route_demand import RouteDemandMetrics
 from tidegate.exporters.sharing import SharingMetrics
 from tidegate.exporters.solver_inputs import SolverInputs
 from tidegate.kube import kinds
@@ -25,6 +26,7 @@ from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
 from tidegate.planning.pods import PodView, parse_pod
 from tidegate.resources.names import MANAGED_SELECTOR, MAX_REPLICAS_LABEL
+from tidegate.routing.route_targets import is_priced
 from tidegate.runtime.caches import (
     observe_all,
     report_sync,
@@ -58,7 +60,7 @@ from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.proxies import ProxyReports
 from tidegate_controllers.release import ReleaseMeasurer
 from tidegate_controllers.sharing import GpuSharing, MpsDaemons
-from tidegate_controllers.signals import make_signal_watch
+from tidegate_controllers.signals import make_route_index, make_signal_watch
 from tidegate_controllers.stores import Stores
 from tidegate_controllers.watch import watch_objects
 from tidegate_controllers.workloads import KueueWorkloads
@@ -159,6 +161,8 @@ class ControllersFactory:
         show_left_out(self.registry, (*stores, *dependencies.occupancy.own_stores))
         show_leader(self.registry, is_leading)
         self.registry.register(ObjectMetrics(stores.custom_stores(), is_leading))
+        priced_routes = make_route_index(stores, is_priced)
+        self.registry.register(RouteDemandMetrics(priced_routes, is_leading))
         self.registry.register(PoolMetrics(stores.pools, stores.decisions, self.inputs, is_leading))
 
     def start_watches(self, tasks: asyncio.TaskGroup) -> None:

@@ -29,21 +29,29 @@ def make_signal_watch(
     now: Callable[[], datetime],
 ) -> MergedSignalReader:
     """Return the signals of all Inferences, read on request."""
-    parsed = TypedCache(ModelAccess, stores.accesses)
-
-    def routes() -> RouteDemands:
-        annotated = (
-            (key_of(body), annotations)
-            for body in stores.inferences
-            if (annotations := body["metadata"].get("annotations"))
-        )
-        return index_routes(parsed.list_all(), index_shared(annotated))
-
+    routes = make_route_index(stores)
     source: SignalSource = GatewayTraffic(gateways, routes)
     if prometheus_url:
         source = PrometheusTraffic(prometheus_url, gateways, routes, lambda: find_pod_owners(stores.pods))
     streams = StreamTraffic(lambda: find_stream_pods(stores.inferences, stores.pod_views), agents)
     return MergedSignalReader(SignalReader(source, now), SignalReader(streams, now))
+
+
+def make_route_index(
+    stores: Stores, matches: Callable[[ModelAccess], bool] = lambda _: True
+) -> Callable[[], RouteDemands]:
+    """Return a function for how the requests of each route are attributed, of the ModelAccesses that match."""
+    parsed = TypedCache(ModelAccess, stores.accesses)
+
+    def index_present_routes() -> RouteDemands:
+        annotated = (
+            (key_of(body), annotations)
+            for body in stores.inferences
+            if (annotations := body["metadata"].get("annotations"))
+        )
+        return index_routes(filter(matches, parsed.list_all()), index_shared(annotated))
+
+    return index_present_routes
 
 
 def find_stream_pods(

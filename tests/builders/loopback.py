@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 
 @asynccontextmanager
@@ -21,6 +22,19 @@ async def on_loopback(application: web.Application) -> AsyncGenerator[str]:
         yield f"127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def serve_registry(registry: CollectorRegistry) -> AsyncGenerator[str]:
+    """Serves what a registry shows, at the path of gateways, and gives host:port."""
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    application = web.Application()
+    application.router.add_get("/stats/prometheus", page)
+    async with on_loopback(application) as address:
+        yield address
 
 
 def kubeconfig_of(folder: Path, address: str, token: str = "t") -> Path:

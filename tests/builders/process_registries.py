@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from tidegate.exporters.allocator import AllocatorMetrics
 from tidegate.exporters.objects import ObjectMetrics
 from tidegate.exporters.pools import PoolMetrics
+from tidegate.exporters.route_demand import RouteDemandMetrics
 from tidegate.exporters.sharing import SharingMetrics
 from tidegate.exporters.solver_inputs import SolverInputs
 from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_POOL, INFERENCE
@@ -55,6 +56,7 @@ def controllers() -> CollectorRegistry:
     AllocatorMetrics(registry)
     SharingMetrics(registry)
     registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
+    registry.register(RouteDemandMetrics(dict, lambda: True))
     pools, decisions = ObjectStore(COMPUTE_POOL), ObjectStore(ALLOCATION_DECISION)
     registry.register(PoolMetrics(pools, decisions, SolverInputs(), lambda: True))
     return registry

@@ -48,7 +48,7 @@ ASKED = {
     for name in (
         "SCRAPE_AGE",
         "GATEWAY_UPTIME",
-        "OFFERED",
+        "ROUTED",
         "SERVED",
         "LATENCY_P99",
         "UNSERVED",
@@ -134,7 +134,7 @@ async def test_replicas_that_do_not_suffice_miss_the_slo_and_serve_less(served: 
     at = served.clock[0]
     offered, served_now, p99 = (
         {each.metric["inference"]: each.value for each in served.stand_in.query_instant(ASKED[name], at)}
-        for name in ("OFFERED", "SERVED", "LATENCY_P99")
+        for name in ("ROUTED", "SERVED", "LATENCY_P99")
     )
     assert offered[CTR.name] > served_now[CTR.name] == CTR.capacity_per_s
     assert p99[CTR.name] > SLO_S["realtime"]

@@ -14,7 +14,7 @@ from fixtures.prometheus import RunningPrometheus
 from tidegate.api.meta import ObjectKey
 from tidegate.telemetry.rate_history import PrometheusRateHistory
 from tidegate.telemetry.recorded_rates import PrometheusRecording
-from tidegate.telemetry.recording_rules import SIGNAL_OFFERED
+from tidegate.telemetry.recording_rules import SIGNAL_DEMAND
 
 CTR = ObjectKey("ads", "ctr")
 BLOCK = timedelta(minutes=5)
@@ -25,11 +25,11 @@ OFFSET = timedelta(seconds=7)
 
 def recorded(end: datetime) -> Iterator[str]:
     """An hour of 20/s, with 50/s for a quarter of a minute in each five."""
-    yield f"# TYPE {SIGNAL_OFFERED} gauge"
+    yield f"# TYPE {SIGNAL_DEMAND} gauge"
     for number in range(240):
         rate = 50 if number % 20 == 10 else 20
         at = end - timedelta(hours=1) + number * SCRAPE + OFFSET
-        yield f'{SIGNAL_OFFERED}{{namespace="ads",inference="ctr"}} {rate} {at.timestamp():.0f}'
+        yield f'{SIGNAL_DEMAND}{{namespace="ads",inference="ctr"}} {rate} {at.timestamp():.0f}'
 
 
 def counted(end: datetime) -> Iterator[str]:

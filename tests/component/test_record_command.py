@@ -19,7 +19,7 @@ from aiohttp import web
 from builders.compute_pool import compute_pool_body
 from builders.inference import inference_body
 from builders.loopback import kubeconfig_of, on_loopback
-from tidegate.telemetry.recording_rules import SIGNAL_OFFERED
+from tidegate.telemetry.recording_rules import SIGNAL_DEMAND
 
 BEGIN = datetime(2026, 11, 26, tzinfo=UTC)
 API = "/apis/tidegate.io/v1alpha1"
@@ -97,7 +97,7 @@ class Cluster:
             values += [] if rate is None else [(at_s, str(rate))]
             at_s += step
         series = [{"metric": {"namespace": "ads", "inference": "ctr"}, "values": values}]
-        recorded = SIGNAL_OFFERED in query["query"] and values
+        recorded = SIGNAL_DEMAND in query["query"] and values
         return web.json_response({"status": "success", "data": {"result": series if recorded else []}})
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
@@ -15,9 +14,9 @@ import grpc.aio
 import pytest
 from aiohttp import web
 from prometheus_api_client import PrometheusConnect
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
-from builders.loopback import on_loopback
+from builders.loopback import serve_registry
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
 from builders.waiting import eventually
@@ -500,7 +499,7 @@ async def test_the_error_budget_of_an_inference_burns_when_requests_are_refused_
         inferences.observe("ADDED", {"metadata": metadata, "spec": {"slo": {"latencyP99": "30s"}}})
     registry = CollectorRegistry()
     registry.register(ObjectMetrics([inferences], lambda: True))
-    async with shown(registry) as controllers:
+    async with serve_registry(registry) as controllers:
         prometheus.targets = {"gateway-1": gateway.envoy.admin, "controllers-1": controllers}
         # Each second, as the server evaluates what says nothing else.
         groups: Any = render_recording_rules()["groups"]
@@ -537,16 +536,3 @@ async def test_the_error_budget_of_an_inference_burns_when_requests_are_refused_
         assert found[0]["metric"]["namespace"] == "ads"
         # Envoy counts a request before it puts its time into a bucket: for a moment some seem late.
         await eventually(lambda: burns("cvr", "< 0.5"), "the other was asked, and its budget is whole")
-
-
-@asynccontextmanager
-async def shown(registry: CollectorRegistry) -> AsyncGenerator[str]:
-    """Where a registry is shown, at the path of gateways."""
-
-    async def page(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    application = web.Application()
-    application.router.add_get("/stats/prometheus", page)
-    async with on_loopback(application) as address:
-        yield address

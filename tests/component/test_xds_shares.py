@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
 from typing import Any
@@ -50,23 +49,12 @@ async def count_outcomes(
     return outcomes
 
 
-async def wait_for_share(gateway: Gateway, numerator: int) -> None:
-    """Wait until Envoy has a share of so many millionths for the route `rest`."""
-
-    async def has_share() -> bool:
-        entries = json.loads(await gateway.envoy.get_admin("/runtime"))["entries"]
-        entry = entries.get(f"tidegate.admitted.{REST_ROUTE}", {"final_value": ""})
-        return f"number_value: {numerator}\n" in entry["final_value"]
-
-    await eventually(has_share, f"Envoy admits {numerator} in a million")
-
-
 async def test_gateways_admit_the_share_of_the_low_value_and_all_of_the_high(gateway: Gateway) -> None:
     model = await gateway.upstream("v1")
     client = await gateway.start(priced(), backend_of("ctr", model))
     assert await count_outcomes(client, 100) == Counter({"v1": 100})
     renewal = asyncio.create_task(gateway.renew_shares({REST_ROUTE: 0.3, GOLD_ROUTE: 1.0}))
-    await wait_for_share(gateway, 300_000)
+    await gateway.wait_for_share(REST_ROUTE, 300_000)
     before = model.inferences
     rest = await count_outcomes(client, 1000)
     # Four standard deviations of a binomial with p = 0.3 are 58.
@@ -91,7 +79,7 @@ async def test_a_share_beyond_the_admitted_one_goes_to_the_fallback(gateway: Gat
     assert await count_outcomes(client, 100) == Counter({"v1": 100})
     shares = {REST_ROUTE: 0.3, f"{REST_ROUTE}/reduced": 0.7}
     renewal = asyncio.create_task(gateway.renew_shares(shares))
-    await wait_for_share(gateway, 300_000)
+    await gateway.wait_for_share(REST_ROUTE, 300_000)
     outcomes = await count_outcomes(client, 1000)
     # Four standard deviations: 58 for p = 0.3, and 62 for 0.4.
     assert 242 <= outcomes["v1"] <= 358
@@ -110,7 +98,7 @@ async def test_a_fallback_without_a_value_gets_nothing_that_was_not_admitted(gat
     model, small = await gateway.upstream("v1"), await gateway.upstream("small")
     client = await gateway.start(with_fallback(None), backend_of("ctr", model), backend_of("small", small))
     renewal = asyncio.create_task(gateway.renew_shares({REST_ROUTE: 0.0}))
-    await wait_for_share(gateway, 0)
+    await gateway.wait_for_share(REST_ROUTE, 0)
     assert await count_outcomes(client, 100) == Counter({REFUSED: 100})
     renewal.cancel()
 
@@ -119,7 +107,7 @@ async def test_rest_is_refused_with_503_and_retry_after(gateway: Gateway) -> Non
     model = await gateway.upstream("v1")
     client = await gateway.start(priced(), backend_of("ctr", model))
     renewal = asyncio.create_task(gateway.renew_shares({REST_ROUTE: 0.0}))
-    await wait_for_share(gateway, 0)
+    await gateway.wait_for_share(REST_ROUTE, 0)
     status, body, headers = await client.rest("POST", INFER, headers=dict(CTR))
     assert (status, body, headers["Retry-After"]) == (503, prices.REFUSED_BODY, "1")
     assert (await client.rest("POST", INFER, headers=dict(GOLD)))[0] == 200
@@ -130,7 +118,7 @@ async def test_a_local_access_has_no_shares(gateway: Gateway) -> None:
     model = await gateway.upstream("v1")
     client = await gateway.start(priced("Local"), backend_of("ctr", model))
     gateway.control_plane.shares.publish_shares({REST_ROUTE: 0.0})
-    await wait_for_share(gateway, 0)
+    await gateway.wait_for_share(REST_ROUTE, 0)
     assert await count_outcomes(client, 100) == Counter({"v1": 100})
 
 
@@ -152,7 +140,7 @@ async def test_shares_that_nobody_renews_end_with_their_ttl(gateway: Gateway) ->
     client = await gateway.start(priced(), backend_of("ctr", model))
     gateway.control_plane.shares.publish_shares({REST_ROUTE: 0.0})
     published = time.monotonic()
-    await wait_for_share(gateway, 0)
+    await gateway.wait_for_share(REST_ROUTE, 0)
     assert await count_outcomes(client, 20) == Counter({REFUSED: 20})
 
     async def all_admitted() -> bool:
@@ -168,7 +156,7 @@ async def test_a_lost_control_plane_makes_gateways_admit_everything_without_an_e
     model = await gateway.upstream("v1")
     client = await gateway.start(priced(), backend_of("ctr", model))
     gateway.control_plane.shares.publish_shares({REST_ROUTE: 0.0})
-    await wait_for_share(gateway, 0)
+    await gateway.wait_for_share(REST_ROUTE, 0)
     async with Load(client, GOLD, pause_s=0.01).running(2) as load:
         await gateway.lose_control_plane()
         assert await count_outcomes(client, 20) == Counter({REFUSED: 20})
@@ -183,5 +171,5 @@ async def test_a_lost_control_plane_makes_gateways_admit_everything_without_an_e
     await gateway.replace_control_plane()
     gateway.control_plane.set(priced(), backend_of("ctr", model))
     gateway.control_plane.shares.publish_shares({REST_ROUTE: 0.0})
-    await wait_for_share(gateway, 0)
+    await gateway.wait_for_share(REST_ROUTE, 0)
     assert await count_outcomes(client, 20) == Counter({REFUSED: 20})

@@ -226,3 +226,72 @@ def test_a_release_records_what_it_serves_and_nothing_of_another(
     question = {"expr": recorded, "eval_time": "60m", "exp_samples": expected}
     code, said = played(promtool, tmp_path, rules, playing(series, question))
     assert code == 0, said
+
+
+def count_priced(minutes: int) -> dict[str, str]:
+    """Series each 15 s: of 35 requests per second for ads/ctr, 10 are answered, 5 by a fallback instead, and 20 are refused.
+
+    A gateway tries one per second again, copies all to a mirror, and refuses one for which no pod is left. Two controllers lead.
+    """
+    steps = 4 * minutes
+    clusters = {"inference/ads/ctr": 165, "inference/ads/small": 75, "shadow/ads/ctr/mirror": 150}
+    gateway = 'pod="gateway-0"'
+    series = {
+        f'envoy_cluster_upstream_rq_total{{{gateway},envoy_cluster_name="{name}/grpc"}}': f"0+{count}x{steps}"
+        for name, count in clusters.items()
+    }
+    ctr = 'envoy_cluster_name="inference/ads/ctr/grpc"'
+    series[f"envoy_cluster_upstream_rq_retry{{{gateway},{ctr}}}"] = f"0+15x{steps}"
+    series[f'envoy_cluster_upstream_rq_xx{{{gateway},{ctr},envoy_response_code_class="2"}}'] = (
+        f"0+150x{steps}"
+    )
+    for bound in ("25", "+Inf"):
+        series[f'envoy_cluster_upstream_rq_time_bucket{{{gateway},{ctr},le="{bound}"}}'] = f"0+150x{steps}"
+    refused = 'reason="direct_response",route="access/ads/ctr/default'
+    series[f'envoy_tidegate_refused{{{gateway},{refused}/refused-grpc"}}'] = f"0+300x{steps}"
+    series[f'envoy_tidegate_refused{{{gateway},{refused}/grpc"}}'] = f"0+15x{steps}"
+    reduced = 'envoy_virtual_host="access/ads/ctr",envoy_route="default/reduced"'
+    series[f"envoy_vhost_route_upstream_rq_completed{{{gateway},{reduced}}}"] = f"0+75x{steps}"
+    objective = 'namespace="ads",inference="ctr"'
+    series[f"tidegate_inference_slo_objective_ratio{{{objective}}}"] = f"0.99x{steps}"
+    series[f'tidegate_inference_slo_bucket_share{{{objective},le="25"}}'] = f"1x{steps}"
+    return series
+
+
+def tell_routes(minutes: int) -> dict[str, str]:
+    """Of which Inference a route's requests are; one Prometheus keeps the label `namespace`, the other renames it."""
+    routes = (("access/ads/ctr/default", "refused"), ("access/ads/ctr/default/reduced", "reduced"))
+    owners = ('pod="a",namespace="ads"', 'pod="b",namespace="tidegate-system",exported_namespace="ads"')
+    return {
+        f'tidegate_route_demand_ratio{{{owner},route="{route}",outcome="{outcome}",inference="ctr"}}': f"1x{4 * minutes}"
+        for route, outcome in routes
+        for owner in owners
+    }
+
+
+def expect_rates(series: str, **rates: float) -> Mapping[str, object]:
+    samples = [
+        {"labels": f'{series}{{inference="{name}", namespace="ads"}}', "value": rate}
+        for name, rate in rates.items()
+    ]
+    return {"expr": series, "eval_time": "30m", "exp_samples": samples}
+
+
+@pytest.mark.parametrize(
+    ("told", "offered", "demand"), [(True, 30, 35), (False, 10, 10)], ids=["told of routes", "untold"]
+)
+def test_what_the_price_refuses_is_offered_once_and_what_a_fallback_answers_is_demand(
+    promtool: Path, tmp_path: Path, told: bool, offered: float, demand: float
+) -> None:
+    rules = Path(__file__).parents[2] / "charts" / "tidegate" / "files" / "prometheus-rules.yaml"
+    series = {**count_priced(30), **(tell_routes(30) if told else {})}
+    questions = (
+        expect_rates("tidegate:inference_routed:rate1m", ctr=10, small=5),
+        expect_rates("tidegate:inference_offered:rate1m", ctr=offered, small=5),
+        expect_rates("tidegate:inference_demand:rate1m", ctr=demand, small=5),
+        expect_rates("tidegate:inference_offered:rate5m", ctr=offered, small=5),
+        # What a fallback answered was answered: it burns nobody's budget.
+        expect_rates("tidegate:inference_bad:rate5m", ctr=offered - 10),
+    )
+    code, said = played(promtool, tmp_path, [rules], {**playing(series, *questions), "interval": "15s"})
+    assert code == 0, said

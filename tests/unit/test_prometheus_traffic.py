@@ -36,7 +36,7 @@ async def look(
     found = {
         expressions.SCRAPE_AGE: of_gateways(a=3, b=3),
         expressions.GATEWAY_UPTIME: of_gateways(**ages_s),
-        expressions.OFFERED: [a_sample(10, **OF_CTR)],
+        expressions.ROUTED: [a_sample(10, **OF_CTR)],
         **{getattr(expressions, name.upper()): samples for name, samples in series.items()},
     }
     source = PrometheusTraffic("http://127.0.0.1:1", lambda: GATEWAYS, lambda: routes or {}, dict)

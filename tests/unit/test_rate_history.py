@@ -14,14 +14,14 @@ from tidegate.planning.allocator.forecasts import RateHistory
 from tidegate.telemetry import expressions
 from tidegate.telemetry.prometheus_api import PrometheusError
 from tidegate.telemetry.rate_history import PrometheusRateHistory
-from tidegate.telemetry.recording_rules import SIGNAL_OFFERED
+from tidegate.telemetry.recording_rules import SIGNAL_DEMAND
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")
 NOW = datetime(2026, 1, 29, 12, 3, 20, tzinfo=UTC)
 END = NOW.replace(minute=0, second=0)
 BLOCK = timedelta(minutes=5)
-RECORDED = f"max_over_time({SIGNAL_OFFERED}[5m])"
-EVALUATED = f"max_over_time(({expressions.OFFERED})[5m:1m])"
+RECORDED = f"max_over_time({SIGNAL_DEMAND}[5m])"
+EVALUATED = f"max_over_time(({expressions.DEMAND})[5m:1m])"
 
 Answer = Callable[[str, datetime, datetime], Sequence[Any]]
 
@@ -48,7 +48,7 @@ def series(*values: tuple[datetime, str], name: str = "ctr") -> dict[str, Any]:
 
 
 def test_the_recorded_series_is_that_of_the_signals() -> None:
-    assert SIGNAL_OFFERED == "tidegate:inference_offered:rate1m"
+    assert SIGNAL_DEMAND == "tidegate:inference_demand:rate1m"
 
 
 async def test_four_weeks_are_read_day_by_day_and_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:

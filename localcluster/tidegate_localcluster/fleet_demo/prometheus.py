@@ -105,6 +105,8 @@ class SimulatedPrometheus:
         self._scrapes: list[tuple[float, array[int]]] = []
         self.pools = ScrapedPools()
         answers: Mapping[str, QueryAnswer] = {
+            "tidegate:inference_routed:rate1m": self._by_inference(lambda load: load.offered_per_s),
+            "tidegate:inference_demand:rate1m": self._by_inference(lambda load: load.offered_per_s),
             "tidegate:inference_offered:rate1m": self._by_inference(lambda load: load.offered_per_s),
             "tidegate:inference_served:rate1m": self._by_inference(lambda load: load.served_per_s),
             "tidegate:inference_latency_seconds:p99_1m": self._by_ready_inference(lambda load: load.p99_s),

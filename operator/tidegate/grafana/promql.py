@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate.grafana.panels import DashboardVariable
+from tidegate.planning.access.value_classes import RouteOutcome
 from tidegate.telemetry import expressions, scope
 
 RATE: Final = "$__rate_interval"
@@ -18,13 +19,11 @@ SELECTED_CLUSTERS: Final = (
 
 def select_chosen(expression: str) -> str:
     """Return an expression about all Inferences restricted to the selected ones."""
-    return expression.replace(expressions.INFERENCE_CLUSTERS, SELECTED_CLUSTERS)
-
-
-OFFERED: Final = select_chosen(expressions.offered_rate(RATE))
-"""Requests per second that clients send to the selected Inferences."""
-SERVED: Final = select_chosen(expressions.served_rate(RATE))
-"""Requests per second that the selected Inferences answered."""
+    outcome = RouteOutcome.REFUSED
+    shares = inference_gauge(expressions.ROUTE_DEMAND_RATIO, expressions.select_outcome(outcome))
+    return expression.replace(expressions.INFERENCE_CLUSTERS, SELECTED_CLUSTERS).replace(
+        expressions.route_shares(outcome), expressions.route_shares(outcome, shares)
+    )
 
 
 def latency_seconds(share: float) -> str:
@@ -52,6 +51,12 @@ def object_gauge(
 def inference_gauge(metric: str, matchers: str = "") -> str:
     """Return a gauge of the controllers for the selected Inferences, with their name in the label `inference`."""
     return object_gauge(metric, matchers, name_pattern="$inference", label="inference")
+
+
+OFFERED: Final = select_chosen(expressions.offered_rate(RATE))
+"""Requests per second that clients send to the selected Inferences."""
+SERVED: Final = select_chosen(expressions.served_rate(RATE))
+"""Requests per second that the selected Inferences answered."""
 
 
 def replica_count(*states: str) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 from tidegate.exporters.allocator import ALLOCATOR
 from tidegate.exporters.objects import OBJECTS
 from tidegate.exporters.pools import POOLS
+from tidegate.exporters.route_demand import ROUTES
 from tidegate.exporters.sharing import SHARING
 from tidegate.reference.markdown import format_code, render_notice, render_table
 from tidegate.runtime.event_loop import EVENT_LOOP
@@ -62,6 +63,13 @@ METRIC_SECTIONS: Final = (
         (POOLS,),
         part="Pools",
         before="Only the leader exports these; the dashboard draws its charts from these and from the slices above.",
+    ),
+    MetricSection(
+        "Controllers",
+        (ROUTES,),
+        part="Routes",
+        before="Only the leader exports these. With them the recording rules below count requests of priced routes as demand of "
+        "the Inferences that did not get them; a pipeline's request counts for each Inference that it needs.",
     ),
     MetricSection("Controllers", (QUEUES,), part="Reconciles"),
     MetricSection(
@@ -156,7 +164,7 @@ _RECORDED: Final = """
 ## Recorded by Prometheus
 
 With `metrics.rules.enabled` the chart creates these rules for Prometheus Operator; [files/prometheus-rules.yaml](../../charts/tidegate/files/prometheus-rules.yaml) has them for any other Prometheus.
-Prometheus must scrape the gateways, and the models' pods with the labels `namespace` and `pod`.
+Prometheus must scrape the gateways, the controllers, and the models' pods with the labels `namespace` and `pod`.
 
 """
 _TAIL: Final = """

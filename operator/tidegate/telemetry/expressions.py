@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Protocol
 
+from tidegate.planning.access.value_classes import RouteOutcome
 from tidegate.routing import envoy_names
+from tidegate.routing.ir import REDUCED as REDUCED_ENTRY
 from tidegate.telemetry.gateway_traffic import ATTEMPTS, RETRIES
 from tidegate.telemetry.gateway_traffic import LIMITED as LIMIT_COUNTERS
-from tidegate.telemetry.scope import INFERENCE_PODS, OWN_CLUSTERS, OWN_ROUTES, own_model_series
+from tidegate.telemetry.scope import INFERENCE_PODS, OWN_CLUSTERS, OWN_ROUTES, object_series, own_model_series
 
 WINDOW: Final = "1m"
 """Four scrapes of an ordinary Prometheus: a rate needs two of them."""
@@ -29,6 +32,12 @@ _NOT_THE_CALLERS: Final = "404|408|429"
 """Missing model, request timeout and rate limit: faults of the platform, although HTTP blames the caller."""
 _INVALID_ARGUMENT: Final = "envoy_cluster_grpc_3"
 """Envoy exports it only for released routes, like envoy_cluster_grpc_failure, which includes it."""
+ROUTE_DEMAND_RATIO: Final = "tidegate_route_demand_ratio"
+"""The controllers' metric that says which Inferences the requests of a route are for (exporters/route_demand.py)."""
+_ROUTES: Final = 'envoy_virtual_host=~"access/.*"'
+_PRICED_OUT_ROUTES: Final = f"{OWN_ROUTES}/{envoy_names.PRICED_OUT}[^/]*"
+_DIRECT: Final = f'reason="{envoy_names.NO_POD_DETAILS}"'
+_PRICED_OUT: Final = f'route=~"{_PRICED_OUT_ROUTES}", {_DIRECT}'
 
 
 class _RateExpression(Protocol):
@@ -71,8 +80,67 @@ def _sum_by_inference(expression: str, extra_labels: str = "") -> str:
     return f"sum by ({_BY_INFERENCE}{extra_labels}) ({label_inference(expression)})"
 
 
-def offered_rate(window: str = WINDOW) -> str:
-    """Return requests per second that clients send, by namespace and inference.
+def route_shares(outcome: RouteOutcome, series: str = "") -> str:
+    """Return which part of a route's requests counts for each Inference, by route, namespace and inference.
+
+    `series`: those of tidegate_route_demand_ratio with that outcome; empty: of all Inferences.
+    """
+    selected = series or object_series(ROUTE_DEMAND_RATIO, select_outcome(outcome))
+    return f"max by (route, {_BY_INFERENCE}) ({selected})"
+
+
+def select_outcome(outcome: RouteOutcome) -> str:
+    """Return the matcher of tidegate_route_demand_ratio for an outcome."""
+    return f'outcome="{outcome}"'
+
+
+def offered_rate(window: str = WINDOW, routed: str = "") -> str:
+    """Return requests per second that clients send, by namespace and inference, each counted where it was to be answered first.
+
+    They are those of `routed_rate`, and the requests beyond the admitted share of their route, which no Envoy cluster counts.
+    `routed`: a recorded series to use instead of the former.
+    """
+    refused = f"sum by (route) ({_label_route(_rate_of('envoy_tidegate_refused', _PRICED_OUT, window))})"
+    return _sum_counted(
+        {"routed": routed or routed_rate(window), "refused": _attribute_routes(refused, RouteOutcome.REFUSED)}
+    )
+
+
+def demand_rate(window: str = WINDOW, offered: str = "") -> str:
+    """Return requests per second that an Inference needs capacity for, by namespace and inference.
+
+    They are those of `offered_rate`, and those that a fallback answered because the Inference had no capacity for them.
+    `offered`: a recorded series to use instead of the former.
+    """
+    answered = _growth_of(
+        "envoy_vhost_route_upstream_rq_completed", f'{_ROUTES}, envoy_route=~".+{REDUCED_ENTRY}"', window
+    )
+    reduced = f'label_join({answered}, "route", "/", "envoy_virtual_host", "envoy_route")'
+    return _sum_counted(
+        {
+            "offered": offered or offered_rate(window),
+            "reduced": _attribute_routes(f"sum by (route) ({reduced})", RouteOutcome.REDUCED),
+        }
+    )
+
+
+def _label_route(refused: str) -> str:
+    """Return a counter of refusals whose label `route` lacks the last part, the protocol."""
+    return f'label_replace({refused}, "route", "$1", "route", "(.+)/[^/]+")'
+
+
+def _attribute_routes(by_route: str, outcome: RouteOutcome) -> str:
+    """Return requests per second by namespace and inference, from those by route."""
+    return f"sum by ({_BY_INFERENCE}) ({by_route} * on (route) group_right () {route_shares(outcome)})"
+
+
+def _sum_counted(terms: Mapping[str, str]) -> str:
+    counted = " or ".join(_label_counted(source, term) for source, term in terms.items())
+    return f"sum by ({_BY_INFERENCE}) ({counted})"
+
+
+def routed_rate(window: str = WINDOW) -> str:
+    """Return requests per second that gateways sent to an Inference or that a limit there refused, by namespace and inference.
 
     They are all attempts except retries, and the requests that admission control rejected.
     """
@@ -127,7 +195,7 @@ def answer_time_buckets(window: str) -> str:
     return _sum_by_inference(_growth_of(_TIMES, window=window), ", le")
 
 
-OFFERED: Final = offered_rate()
+ROUTED: Final = routed_rate()
 DELIVERED: Final = (
     f"sum by ({_BY_INFERENCE}) (label_replace(rate({own_model_series('tidegate_agent_nearline_messages_total')}[{WINDOW}]), "
     f'"inference", "$1", "pod", "{INFERENCE_PODS}"))'
@@ -143,7 +211,6 @@ LIMITED: Final = limited_rate()
 SHED: Final = f"sum by (route, {_CLUSTER}) ({_shed_rate(WINDOW)})"
 """Requests per second that admission control rejected, by route with protocol and by Envoy cluster."""
 
-_ROUTES: Final = 'envoy_virtual_host=~"access/.*"'
 _BY_ROUTE: Final = "sum by (envoy_virtual_host, envoy_route)"
 ROUTE_ANSWERED: Final = f"{_BY_ROUTE} ({_growth_of('envoy_vhost_route_upstream_rq_completed', _ROUTES)})"
 """Answers per second of each route, those of the gateway included, except where it has not tried any pod."""
@@ -151,13 +218,10 @@ _SUCCESSES: Final = f'{_ROUTES}, envoy_response_code_class=~"2|3"'
 ROUTE_SERVED: Final = f"{_BY_ROUTE} ({_growth_of('envoy_vhost_route_upstream_rq_xx', _SUCCESSES)})"
 """Answers 2xx and 3xx per second of each route."""
 
-_PRICED_OUT_ROUTES: Final = f"{OWN_ROUTES}/{envoy_names.PRICED_OUT}.*"
-_DIRECT: Final = f'reason="{envoy_names.NO_POD_DETAILS}"'
 _UNSERVED: Final = f'route=~"{OWN_ROUTES}", route!~"{_PRICED_OUT_ROUTES}", {_DIRECT}'
 UNSERVED: Final = f"sum by (route) ({_rate_of('envoy_tidegate_refused', _UNSERVED)})"
 """Requests per second for which no target had a pod, by route and protocol."""
 
-_PRICED_OUT: Final = f'route=~"{_PRICED_OUT_ROUTES}", {_DIRECT}'
 PRICED_OUT: Final = f"sum by (route) ({_rate_of('envoy_tidegate_refused', _PRICED_OUT)})"
 """Requests per second beyond the admitted share of their route, by route and protocol."""
 
@@ -186,3 +250,6 @@ SCRAPE_AGE: Final = "time() - max by (instance, pod) (timestamp(envoy_server_upt
 
 GATEWAY_UPTIME: Final = "min by (instance, pod) (envoy_server_uptime)"
 """Uptime of each gateway in seconds at its last scrape."""
+
+OFFERED: Final = offered_rate()
+DEMAND: Final = demand_rate()

@@ -28,7 +28,7 @@ _WHOLE_AFTER: Final = timedelta(seconds=75)
 _QUERIES: Final = (
     expressions.SCRAPE_AGE,
     expressions.GATEWAY_UPTIME,
-    expressions.OFFERED,
+    expressions.ROUTED,
     expressions.SERVED,
     expressions.LATENCY_P99,
     expressions.UNSERVED,
@@ -111,7 +111,7 @@ class PrometheusTraffic:
                 f"it has scraped no gateway in the last minute, whose label instance is one of {addresses} "
                 "or pod the gateway's"
             )
-        offered = _values_by_inference(samples[expressions.OFFERED])
+        offered = _values_by_inference(samples[expressions.ROUTED])
         for key, rate in _attribute_routes(samples[expressions.UNSERVED], routes):
             offered[key] = offered.get(key, 0.0) + rate
         classes, refused = _sum_classes(samples, routes), _values_by_inference(samples[expressions.LIMITED])

@@ -15,7 +15,7 @@ from tidegate.planning.allocator.forecasts import RateHistory
 from tidegate.telemetry import expressions
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
 from tidegate.telemetry.rate_series import fill_steps
-from tidegate.telemetry.recording_rules import SIGNAL_OFFERED
+from tidegate.telemetry.recording_rules import SIGNAL_DEMAND
 
 _BLOCK: Final = timedelta(seconds=BLOCK_S)
 _WINDOW: Final = timedelta(days=1)
@@ -26,13 +26,13 @@ _TIMEOUT_S: Final = 300
 
 # The recorded rates cost Prometheus least. Where it lacks the chart's rules, it evaluates their expression.
 _QUERIES: Final = (
-    f"max_over_time({SIGNAL_OFFERED}[5m])",
-    f"max_over_time(({expressions.OFFERED})[5m:1m])",
+    f"max_over_time({SIGNAL_DEMAND}[5m])",
+    f"max_over_time(({expressions.DEMAND})[5m:1m])",
 )
 
 
 class PrometheusRateHistory:
-    """The highest offered rates of each five minutes, without requests that were refused because no target had a pod."""
+    """The highest demand of each five minutes in requests per second, without requests that were refused because no target had a pod."""
 
     def __init__(self, url: str) -> None:
         self._api = PrometheusApi(url)

@@ -31,6 +31,8 @@ class RecordingGroup:
 
 
 SIGNAL_OFFERED: Final = f"tidegate:inference_offered:rate{WINDOW}"
+SIGNAL_DEMAND: Final = f"tidegate:inference_demand:rate{WINDOW}"
+_SIGNAL_ROUTED: Final = f"tidegate:inference_routed:rate{WINDOW}"
 _INFERENCE: Final = ("namespace", "inference")
 _BY: Final = "namespace, inference"
 _POD: Final = ("namespace", "pod")
@@ -40,11 +42,23 @@ SIGNALS: Final = RecordingGroup(
     "15s",
     (
         RecordingRule(
-            SIGNAL_OFFERED,
-            expressions.OFFERED,
+            _SIGNAL_ROUTED,
+            expressions.ROUTED,
             _INFERENCE,
-            "requests per second that clients send, answered or not, without requests over a rate limit, retries and shadow "
-            "copies",
+            "the part of the next one that gateways sent to the Inference, or refused by one of its limits",
+        ),
+        RecordingRule(
+            SIGNAL_OFFERED,
+            expressions.offered_rate(routed=own_model_series(_SIGNAL_ROUTED)),
+            _INFERENCE,
+            "requests per second that clients send, answered or not, with those beyond the admitted share of their route, and "
+            "without requests over a rate limit, retries and shadow copies",
+        ),
+        RecordingRule(
+            SIGNAL_DEMAND,
+            expressions.demand_rate(offered=own_model_series(SIGNAL_OFFERED)),
+            _INFERENCE,
+            "the same, with requests that a fallback answered because the Inference had no capacity for them",
         ),
         RecordingRule(
             f"tidegate:inference_served:rate{WINDOW}",

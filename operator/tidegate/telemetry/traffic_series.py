@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.access.value_classes import RouteOutcome
 from tidegate.telemetry import expressions
 from tidegate.telemetry.scope import object_series
 
@@ -29,12 +30,21 @@ def inference_query(key: ObjectKey, rate_window: str) -> str:
     releases = f"release/{namespace}/[^/]+|release/[^/]+/[^/]+/{namespace}"
     clusters = f'{_CLUSTER}=~"(inference/{namespace}|{releases})/{name}([+].*)?/[a-z]+"'
 
+    own = f'namespace="{_escape_text(key.namespace)}"'
+    refused = RouteOutcome.REFUSED
+    shares = object_series(
+        expressions.ROUTE_DEMAND_RATIO,
+        f'inference="{_escape_text(key.name)}",{expressions.select_outcome(refused)}',
+        namespace_matcher=own,
+    )
+
     def select_clusters(expression: str) -> str:
-        return expression.replace(expressions.INFERENCE_CLUSTERS, clusters)
+        return expression.replace(expressions.INFERENCE_CLUSTERS, clusters).replace(
+            expressions.route_shares(refused), expressions.route_shares(refused, shares)
+        )
 
     buckets = select_clusters(expressions.latency_buckets(rate_window))
     replicas = 'kind="Inference",name="{}",state="{}"'
-    own = f'namespace="{_escape_text(key.namespace)}"'
     return _join_series(
         {
             "offered": select_clusters(expressions.offered_rate(rate_window)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 from typing import Final
 
@@ -34,6 +35,26 @@ class RouteDemand:
 
 RouteDemands = Mapping[str, RouteDemand]
 """By route (`access/<namespace>/<name>/<route>`)."""
+
+
+class RouteOutcome(StrEnum):
+    """What became of requests that no Envoy cluster of the Inference they were for has counted."""
+
+    REFUSED = "refused"
+    """They were beyond the admitted share of their route."""
+    REDUCED = "reduced"
+    """A fallback answered them, because the targets had no capacity; the route has REDUCED in its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemandShare:
+    """The requests of a route with an outcome that are demand for an Inference, per request with that outcome."""
+
+    route: str
+    outcome: RouteOutcome
+    inference: ObjectKey
+    ratio: float
+
 
 _UNKNOWN: Final = RouteDemand({})
 _NONE_SHARED: Final[Mapping[ObjectKey, Collection[str]]] = {}
@@ -122,6 +143,15 @@ def list_refused(routes: RouteDemands, route: str, refused: float) -> Iterable[t
         yield key, refused
     for key, share in demand.by_inference.items():
         yield key, share * refused
+
+
+def list_demand_shares(routes: RouteDemands) -> Iterable[DemandShare]:
+    """Yield which part of each route's requests without an Envoy cluster counts for which Inference."""
+    for route, demand in routes.items():
+        is_reduced = demand.instead_of is not None
+        outcome = RouteOutcome.REDUCED if is_reduced else RouteOutcome.REFUSED
+        for key, ratio in (list_unserved if is_reduced else list_refused)(routes, route, 1.0):
+            yield DemandShare(route, outcome, key, ratio)
 
 
 def add_rest(
