@@ -10,13 +10,17 @@ from prometheus_client import CollectorRegistry
 
 from builders.allocation import a_model, a_pool, a_snapshot
 from tidegate.allocation import codec
+from tidegate.api.allocation_decision import MeasuredValue
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey
 from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
+from tidegate.planning.allocator.value_mix import ValueRates
 from tidegate.runtime.probes import Probes, ProbeServer
+from tidegate.services.what_if import LastSolverInput
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-ASKED = SolverInput(AT, PolicyMode.AUTO, a_snapshot(a_pool(), a_model()))
+MEASURED = ValueRates(offered=120.0, served=100.0, refused=15.0, lost=5.0)
+ASKED = SolverInput(AT, PolicyMode.AUTO, a_snapshot(a_pool(), a_model()), {"ads/ctr": MEASURED})
 
 
 @pytest.mark.parametrize(
@@ -42,6 +46,11 @@ async def test_only_the_pod_itself_is_told(pool: str, comes_from: str, status: i
     if status == 200:
         assert (body["pool"], body["at"], body["mode"]) == ("gpu-a", "2026-01-01T00:00:00Z", "Auto")
         assert codec.decode_snapshot(body["snapshot"]) == ASKED.snapshot
+        last = LastSolverInput.model_validate(body)
+        assert last.values == {"ads/ctr": MeasuredValue(offered=120, served=100, refused=15, lost=5)}
+        # Controllers of the version before do not send it.
+        del body["values"]
+        assert LastSolverInput.model_validate(body).values == {}
     else:
         assert said in body["error"]
 

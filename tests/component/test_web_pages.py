@@ -24,8 +24,8 @@ from builders.shown_fleet import SHOWN_AT as NOW
 from builders.web_page import CSRF, Page
 from fixtures.dashboard import Dashboard
 from tidegate.allocation import codec
-from tidegate.allocation.snapshot import DemandInput, ReplicaBounds
-from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.allocation.snapshot import DemandInput, ReplicaBounds, ValueClass
+from tidegate.api.allocation_decision import AllocationDecision, MeasuredValue
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.services.what_if import LastSolverInput
@@ -176,7 +176,9 @@ def fill(dashboard: Dashboard, said: str) -> None:
             binding=[{"constraint": said[:500], "price": 2.5}],
             notKept=[{"rule": "floor", "subject": "gpu-a", "message": said[:1000]}],
             spares=[{"inference": "ads/fine", "replicas": 1, "slices": 2}],
-            predicted={"value": 3.0, "sloMisses": 1.0},
+            predicted={"value": 3.0, "sloMisses": 1.0, "lost": 2.5},
+            value={"offered": 8.0, "served": 5.25, "refused": 1.5, "lost": 1.25},
+            values=[{"inference": "ads/fine", "offered": 8.0, "served": 5.25, "refused": 1.5, "lost": 1.25}],
             gap=0.01,
             note=said[:1000],
         ),
@@ -220,7 +222,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
             "fine",
             Tier.REALTIME,
             a_placement(ready=1),
-            load=DemandInput((250.0,)),
+            load=DemandInput((250.0,), classes=(ValueClass(5.0, 0.25), ValueClass(1.0, 0.75))),
+            value=2.0,
             bounds=ReplicaBounds(1, 4),
         ),
         a_model("other", Tier.OFFLINE, a_placement(ready=2), rate=None, bounds=ReplicaBounds(0, 4)),
@@ -229,6 +232,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
         at=NOW,
         mode=PolicyMode.AUTO,
         snapshot=dict(codec.encode_snapshot(a_snapshot(a_pool(slices=8), *models))),
+        values={
+            "ads/fine": MeasuredValue(offered=500, served=310, refused=111, lost=79),
+            "ads/apart": MeasuredValue(offered=70, served=70),
+        },
     )
 
     async def last(*_: object) -> LastSolverInput:
@@ -578,6 +585,24 @@ async def test_demand_is_told_by_tier_and_what_is_not_known(full: Dashboard) -> 
 
     assert "3 slices would serve all that is asked; 8 are there" in text
     assert "The demand of 1 Inference is not known" in text
+
+
+@pytest.mark.usefixtures("asked")
+async def test_the_value_of_what_clients_sent_is_told_by_inference_with_its_mix(full: Dashboard) -> None:
+    text = told(Page(await read(full, "/computepools/gpu-a/demand")))
+    assert "All 570 380 111 79" in text
+    assert "ads/ fine 2: 5 for 25 % , 1 for 75 % 500 310 111 79" in text
+    # It gets requests, and the allocator decides nothing about it.
+    assert "ads/ apart not decided about 70 70 0 0" in text
+    decision = told(Page(await read(full, "/decisions/gpu-a-1")))
+    assert "Value lost with them per second 2.5" in decision
+    assert "ads/ fine 8 5.25 1.5 1.25" in decision
+
+
+async def test_without_measured_value_the_pages_show_none(dashboard: Dashboard) -> None:
+    dashboard.put(a_decision(moves=[a_move()]))
+    text = await read(dashboard, "/decisions/gpu-a-1")
+    assert "Value before it" not in text
 
 
 async def test_decisions_come_in_pages_on_the_page_and_through_the_api(dashboard: Dashboard) -> None:

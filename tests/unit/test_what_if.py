@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
 from tidegate.allocation import codec
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, ReplicaBounds, TierRule
+from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, ReplicaBounds, TierRule, ValueClass
 from tidegate.allocation.solver import Solver
+from tidegate.api.allocation_decision import MeasuredValue
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.api.what_if import WhatIf
@@ -160,11 +161,39 @@ def test_the_report_says_moves_and_what_they_are_for() -> None:
     lines = list(report.render_lines(wide=True))
     assert lines[0] == "ComputePool gpu-a, as the allocator saw it at 2026-01-01T12:00:00Z"
     assert lines[1].startswith("  moves       ads/ctr (realtime) 1 -> 3: ")
-    assert any(line.startswith("  missed      150 -> 0 real-time") for line in lines)
+    [missed] = [line for line in lines if line.startswith("  missed ")]
+    assert missed == "  missed      150 -> 0 real-time requests per second beyond the SLO, worth 150 -> 0"
+    assert not any(line.startswith("  measured ") for line in lines)
     assert lines[-1].startswith("  found       by LP in 0.01 s")
     assert list(report.object_names()) == ["inference.tidegate.io/ctr"]
     calm = list(PlanReport.from_answer(asked(four_slices()), NOW, WhatIf()).render_lines(wide=False))
     assert calm[1] == "  moves       nothing: everybody has what they would be given"
+
+
+def test_the_report_says_what_became_of_the_value_that_was_asked_for() -> None:
+    values = {
+        "ads/ctr": MeasuredValue(offered=120, served=100, refused=15, lost=5),
+        "ads/cvr": MeasuredValue(offered=300, served=300),
+        "ads/log": MeasuredValue(offered=50, served=25, lost=25),
+    }
+    report = PlanReport.from_answer(asked(four_slices()), NOW, WhatIf(), values)
+    assert report.measured == MeasuredValue(offered=470, served=425, refused=15, lost=30)
+    # The one that misses most comes first.
+    assert [each.inference for each in report.values] == ["ads/log", "ads/ctr", "ads/cvr"]
+    told = "  measured    425 of 470 value per second served, 15 refused, 30 lost"
+    assert told in list(report.render_lines(wide=False))
+
+
+def test_the_mix_of_an_inference_is_that_of_the_solver() -> None:
+    [ctr] = four_slices().inferences
+    mixed = replace(
+        ctr,
+        load=DemandInput((90.0,), classes=(ValueClass(5.0, 0.2), ValueClass(1.0, 0.8))),
+        value=1.8,
+    )
+    report = PlanReport.from_answer(asked(replace(four_slices(), inferences=(mixed,))), NOW, WhatIf())
+    [row] = report.asked
+    assert (row.value, [(part.value, part.share) for part in row.mix]) == (1.8, [(5.0, 0.2), (1.0, 0.8)])
 
 
 @pytest.mark.parametrize(

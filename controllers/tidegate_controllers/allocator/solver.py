@@ -147,7 +147,7 @@ class PoolSolver:
         self.metrics.show_offers(observed.name, {name: rates.offered for name, rates in values.items()})
         self.metrics.show_values(observed.name, {name: rates.by_outcome for name, rates in values.items()})
         view = build_allocation_view(observed)
-        self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot))
+        self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot, values))
         # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
         started_s = self.clock.monotonic()
         assignment = await self.solver.solve(view.snapshot)

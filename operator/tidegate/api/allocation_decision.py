@@ -51,6 +51,7 @@ class PredictedOutcome(StatusModel):
             description="Requests per second of real-time Inferences that exceed what they can serve within their SLO.",
         ),
     ] = 0.0
+    lost: Annotated[float, Field(ge=0, description="Value per second of those requests.")] = 0.0
 
 
 class MeasuredValue(StatusModel):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -14,6 +14,7 @@ from tidegate.allocation.snapshot import AllocationSnapshot
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.value_mix import ValueRates
 
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
@@ -22,11 +23,13 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class SolverInput:
-    """One input of the solver: when it was solved, the pool's mode, and the snapshot."""
+    """One input of the solver: when it was solved, the pool's mode, the snapshot, and the value measured before."""
 
     observed_at: datetime
     mode: PolicyMode
     snapshot: AllocationSnapshot
+    values: Mapping[str, ValueRates] = field(default_factory=dict[str, ValueRates])
+    """By Inference, as namespace/name."""
 
 
 class SolverInputs:
@@ -78,5 +81,9 @@ class SolverInputs:
                 "at": format_timestamp(solver_input.observed_at),
                 "mode": solver_input.mode.value,
                 "snapshot": codec.encode_snapshot(solver_input.snapshot),
+                "values": {
+                    name: {"offered": rates.offered, **rates.by_outcome}
+                    for name, rates in solver_input.values.items()
+                },
             }
         )

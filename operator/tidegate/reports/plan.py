@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import Final, Self
 
 from pydantic import Field
 
-from tidegate.api.allocation_decision import AllocationDecisionSpec, DecidedMove, PredictedOutcome
+from tidegate.api.allocation_decision import (
+    AllocationDecisionSpec,
+    DecidedMove,
+    InferenceMeasuredValue,
+    MeasuredValue,
+    PredictedOutcome,
+)
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import Inference, Tier
@@ -17,6 +23,15 @@ from tidegate.api.meta import ApiModel
 from tidegate.api.what_if import WhatIf
 from tidegate.planning.allocator.what_if import InferenceOutcome, WhatIfAnswer
 from tidegate.reports.report import Report, format_name
+
+_UNMEASURED: Final[Mapping[str, MeasuredValue]] = {}
+
+
+class ValueShare(ApiModel):
+    """Requests of one value, and their share of all requests of the Inference."""
+
+    value: float
+    share: float
 
 
 class InferenceOutcomeReport(ApiModel):
@@ -39,6 +54,9 @@ class InferenceOutcomeReport(ApiModel):
     least: int
     most: int | None
     value: float
+    """Of a request, on average over the mix of the last minutes."""
+    mix: tuple[ValueShare, ...] = ()
+    """The values and their shares, the highest first, where gateways refuse low values first."""
 
     @classmethod
     def from_outcome(cls, outcome: InferenceOutcome) -> Self:
@@ -58,6 +76,10 @@ class InferenceOutcomeReport(ApiModel):
                 "least": inference.bounds.floor,
                 "most": inference.bounds.ceiling,
                 "value": inference.value,
+                "mix": [
+                    {"value": part.value, "share": part.share}
+                    for part in (inference.load.classes if inference.load is not None else ())
+                ],
             }
         )
 
@@ -81,10 +103,20 @@ class PlanReport(Report):
     """Whether the pool is held, so that only moves that safety forces are allowed."""
     asked: tuple[InferenceOutcomeReport, ...]
     """The Inferences that the allocator decides about."""
+    measured: MeasuredValue | None = None
+    """Value per second of what clients sent before, whatever the question changes; absent if nothing was measured."""
+    values: tuple[InferenceMeasuredValue, ...] = ()
+    """The same for each Inference that got requests, the one with most refused and lost value first."""
 
     @classmethod
-    def from_answer(cls, answer: WhatIfAnswer, observed_at: datetime, question: WhatIf) -> Self:
-        """Return the report of an answer."""
+    def from_answer(
+        cls,
+        answer: WhatIfAnswer,
+        observed_at: datetime,
+        question: WhatIf,
+        values: Mapping[str, MeasuredValue] = _UNMEASURED,
+    ) -> Self:
+        """Return the report of an answer; `values` were measured before, by namespace/name."""
         return cls(
             pool=answer.decision.pool,
             seen=observed_at,
@@ -95,6 +127,11 @@ class PlanReport(Report):
             budget=answer.pool.movable_slices,
             held=answer.pool.hold,
             asked=tuple(InferenceOutcomeReport.from_outcome(inference) for inference in answer.outcomes),
+            measured=_sum_values(values.values()) if values else None,
+            values=tuple(
+                InferenceMeasuredValue(inference=name, **value.model_dump())
+                for name, value in sorted(values.items(), key=_by_unserved_value)
+            ),
         )
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
@@ -116,8 +153,11 @@ class PlanReport(Report):
         yield _format_line("value", f"{self.now.value:g} -> {after.value:g} per second")
         yield _format_line(
             "missed",
-            f"{self.now.slo_misses:g} -> {after.slo_misses:g} real-time requests per second beyond the SLO",
+            f"{self.now.slo_misses:g} -> {after.slo_misses:g} real-time requests per second beyond the SLO, "
+            f"worth {self.now.lost:g} -> {after.lost:g}",
         )
+        if self.measured is not None:
+            yield _format_line("measured", _format_measured(self.measured))
         yield _format_line("price", f"one more slice would earn {decision.price:g} per second")
         if wide:
             gap = "" if decision.gap is None else f", at most {decision.gap:.2%} from the best"
@@ -133,6 +173,28 @@ class PlanReport(Report):
 
 def _format_move(move: DecidedMove) -> str:
     return f"{move.inference} ({move.tier}) {move.before} -> {move.after}: {move.why}"
+
+
+def _format_measured(value: MeasuredValue) -> str:
+    return (
+        f"{value.served:.4g} of {value.offered:.4g} value per second served, {value.refused:.4g} refused, "
+        f"{value.lost:.4g} lost"
+    )
+
+
+def _sum_values(values: Iterable[MeasuredValue]) -> MeasuredValue:
+    listed = tuple(values)
+    return MeasuredValue(
+        offered=sum(value.offered for value in listed),
+        served=sum(value.served for value in listed),
+        refused=sum(value.refused for value in listed),
+        lost=sum(value.lost for value in listed),
+    )
+
+
+def _by_unserved_value(item: tuple[str, MeasuredValue]) -> tuple[float, float, str]:
+    name, value = item
+    return -(value.refused + value.lost), -value.offered, name
 
 
 def _format_line(label: str, text: str) -> str:

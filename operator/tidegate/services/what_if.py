@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from tidegate.allocation import codec
 from tidegate.allocation.solver import Solver
+from tidegate.api.allocation_decision import MeasuredValue
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey, StatusModel
 from tidegate.api.what_if import PoolChanges, WhatIf
@@ -36,6 +37,8 @@ class LastSolverInput(StatusModel):
     at: datetime
     mode: PolicyMode
     snapshot: dict[str, Any]
+    values: dict[str, MeasuredValue] = Field(default_factory=dict[str, MeasuredValue])
+    """Value per second that was measured before, by Inference as namespace/name."""
 
 
 def parse_what_if(body: Mapping[str, Any]) -> WhatIf:
@@ -68,7 +71,7 @@ def _solve_changed(pool: str, change: WhatIf, last: LastSolverInput) -> PlanRepo
     assignment = Solver(time.monotonic).solve(snapshot)
     seconds = time.monotonic() - started
     result = build_answer(snapshot, assignment, pool=pool, time=last.at, mode=last.mode, seconds=seconds)
-    return PlanReport.from_answer(result, last.at, change)
+    return PlanReport.from_answer(result, last.at, change, last.values)
 
 
 async def fetch_from_leader(client: KubeClient, pool: str, release: str, namespace: str) -> LastSolverInput:

@@ -110,7 +110,7 @@ async def pool_page(
 
 @router.get("/computepools/{name}/demand")
 async def demand_part(context: AuthenticatedContext, name: str) -> HTMLResponse:
-    """Show the demand and the slices of each tier, from the allocator's solver; a part of the pool's page."""
+    """Show the demand and the slices of each tier, and the value of what clients sent; a part of the pool's page."""
     resource = await context.read_object(context.app.fleet.pools, ObjectKey("", name))
     await context.require(actions.plan_right(context))
     report, message = None, ""
@@ -119,8 +119,16 @@ async def demand_part(context: AuthenticatedContext, name: str) -> HTMLResponse:
     except (TidegateError, ValueError) as error:
         message = str(error)
     tiers = sum_demand(report.asked, resource) if report is not None else ()
+    worths = {asked.inference: asked for asked in report.asked} if report is not None else {}
     return render_page(
-        context, "demand.html", pool=name, report=report, tiers=tiers, message=message, topics=[]
+        context,
+        "demand.html",
+        pool=name,
+        report=report,
+        tiers=tiers,
+        worths=worths,
+        message=message,
+        topics=[],
     )
 
 

@@ -8,17 +8,19 @@ from tidegate.api.allocation_decision import PredictedOutcome
 
 
 def predict_outcome(snapshot: AllocationSnapshot, assignment: Assignment) -> PredictedOutcome:
-    """Predict value and missed SLOs in the horizon's first step; unknown demand counts as none."""
+    """Predict the value served and lost, and missed SLOs, in the horizon's first step; unknown demand counts as none."""
     replicas = {(assigned.inference, assigned.pool): assigned.replicas for assigned in assignment.replicas}
-    value = missed = 0.0
+    value = missed = lost = 0.0
     for inference in snapshot.inferences:
         if inference.load is None:
             continue
         demand, rate = inference.load.rates[0], _compute_rate(inference, replicas)
-        value += inference.value_of_served(demand, rate)
+        served = inference.value_of_served(demand, rate)
+        value += served
         if inference.tier.traits.has_slo:
             missed += max(demand - rate, 0.0)
-    return PredictedOutcome(value=round(value, 6), slo_misses=round(missed, 6))
+            lost += max(inference.value_of_served(demand, demand) - served, 0.0)
+    return PredictedOutcome(value=round(value, 6), slo_misses=round(missed, 6), lost=round(lost, 6))
 
 
 def _compute_rate(inference: ModelInput, replicas: dict[tuple[str, str], int]) -> float:
