@@ -63,7 +63,7 @@ def saying(body: bytes, **headers: str) -> Handler:
 async def served(handler: Handler, path: str = "/") -> AsyncIterator[str]:
     """The URL of a server that answers at `path`."""
     application = web.Application()
-    application.router.add_get(path, handler)
+    application.router.add_route("*", path, handler)
     async with on_loopback(application) as address:
         yield f"http://{address}/"
 

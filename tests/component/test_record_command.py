@@ -86,7 +86,7 @@ class Cluster:
                 return web.json_response({"kind": "Status", "code": 404}, status=404)
 
     async def serve_range(self, request: web.Request) -> web.Response:
-        query = request.query
+        query = {name: str(value) for name, value in (await request.post()).items()}
         self.queries.append(query["query"])
         begin, end, step = (float(query[name]) for name in ("start", "end", "step"))
         values = []
@@ -119,7 +119,7 @@ async def run_command(*arguments: str) -> tuple[int, str, str]:
 async def record(cluster: Cluster, folder: Path, *arguments: str) -> tuple[int, str, str]:
     """Record the two hours from BEGIN on, into `folder`/day."""
     application = web.Application()
-    application.router.add_get("/api/v1/query_range", cluster.serve_range)
+    application.router.add_post("/api/v1/query_range", cluster.serve_range)
     application.router.add_get("/{path:.*}", cluster.serve_object)
     async with on_loopback(application) as address:
         kubeconfig = kubeconfig_of(folder, address)

@@ -304,12 +304,12 @@ PAGES = {
 
 async def test_a_query_is_asked_of_a_prometheus_over_http() -> None:
     async def answer(request: web.Request) -> web.Response:
-        data = PAGES.get(request.query["query"])
+        data = PAGES.get(str((await request.post())["query"]))
         body = {"status": "success", "data": data} if data else {"status": "error", "error": "bad query"}
         return web.json_response(body, status=200 if data else 400)
 
     app = web.Application()
-    app.router.add_get("/api/v1/query", answer)
+    app.router.add_post("/api/v1/query", answer)
     queries = (*PAGES, "refused")
     access = released(a_release(checks=[{"prometheus": query, "max": "0.5"} for query in queries]))
     async with on_loopback(app) as address:

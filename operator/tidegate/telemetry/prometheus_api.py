@@ -94,7 +94,8 @@ class PrometheusApi:
         try:
             async with (
                 make_bounded_session(_TIMEOUT) as session,
-                session.get(self._url + path, params=query) as response,
+                # By POST: proxies limit the length of URLs, often to 8 KiB.
+                session.post(self._url + path, data=query) as response,
             ):
                 body = await read_body(response, most_bytes)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
