@@ -119,6 +119,9 @@ def shown_series(begin: datetime, end: datetime, step: timedelta) -> Sequence[Ra
         series("demand_requests_per_second", lambda at: 100 * wanted(at), tier="realtime"),
         series("servable_requests_per_second", lambda at: 100 * min(wanted(at), 16), tier="realtime"),
         series("demand_unknown", lambda _: 1, tier="nearline"),
+        series("value_per_second", lambda at: 100 * min(wanted(at), 16), outcome="served"),
+        series("value_per_second", lambda at: 100 * max(wanted(at) - 16, 0), outcome="refused"),
+        series("value_per_second", lambda _: 0, outcome="lost"),
     ]
 
 

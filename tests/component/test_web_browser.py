@@ -170,15 +170,18 @@ async def test_charts_over_time_are_drawn_and_told_in_words(shown: Shown, visito
     await dashboard.signed_in(page)
     await page.goto("/computepools/cpu-a")
 
-    for kind, words in (
-        ("samples", "slices by tier. Now realtime 20, nearline 6, offline 14, free 8, healthy 48."),
-        ("demand", "by tier. Now realtime 14, nearline 8, offline 28, allocatable 48."),
+    for kind, count, words in (
+        ("samples", 2, "slices by tier. Now realtime 20, nearline 6, offline 14, free 8, healthy 48."),
+        ("demand", 3, "by tier. Now realtime 14, nearline 8, offline 28, allocatable 48."),
     ):
         chart = page.locator(f"#{kind}-charts canvas[role=img]").first
         await chart.wait_for()
         assert words in (await chart.get_attribute("aria-label") or "")
-        assert await page.locator(f"#{kind}-charts canvas[role=img]").count() == 2
-        assert await page.locator(f"#{kind}-charts .u-legend").count() == 2
+        assert await page.locator(f"#{kind}-charts canvas[role=img]").count() == count
+        assert await page.locator(f"#{kind}-charts .u-legend").count() == count
+    value = page.locator("#demand-charts canvas[role=img]").last
+    words = "clients sent. Now value served 1400, value refused 0, value lost 0."
+    assert words in (await value.get_attribute("aria-label") or "")
     await page.get_by_text("The numbers").first.click()
     table = page.get_by_role("region", name="Slices by tier over time")
     await table.get_by_role("row").nth(12).wait_for()

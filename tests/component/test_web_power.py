@@ -71,6 +71,8 @@ async def test_charts_are_those_of_prometheus(shown: Dashboard) -> None:
     assert (hour[0]["time"], all_there_is[0]["time"]) == ("2026-06-01T11:00:00Z", "2026-06-01T10:30:00Z")
     assert too_much.status_code == 422
     assert demand[-1]["tiers"] == {"realtime": 14, "nearline": 8, "offline": 28}
+    assert demand[-1]["value"] == {"served": 1400, "refused": 0, "lost": 0}
+    assert max(sample["value"]["refused"] for sample in demand) == 400
     assert (demand[-1]["allocatable"], demand[-1]["demand"], demand[-1]["served"]) == (48, 1400, 1400)
     assert 'id="samples-charts"' in await page(shown)
 

@@ -60,6 +60,8 @@ async def test_slices_and_demand_are_read_by_tier() -> None:
         a_series("servable_requests_per_second", (0, "100"), tier="realtime"),
         a_series("demand_unknown", (0, "1"), tier="nearline"),
         a_series("demand_unknown", (0, "2"), tier="offline"),
+        a_series("value_per_second", (0, "90.5"), outcome="served"),
+        a_series("value_per_second", (0, "9.5"), outcome="lost"),
     )
 
     charts = await world.read()
@@ -71,6 +73,12 @@ async def test_slices_and_demand_are_read_by_tier() -> None:
     [demand] = charts.demand
     assert (demand.allocatable, demand.tiers["realtime"]) == (8, 9)
     assert (demand.demand, demand.served, demand.unknown) == (300, 100, 3)
+    assert demand.value == {"served": 90.5, "lost": 9.5}
+
+
+async def test_without_measured_requests_there_is_demand_and_no_value() -> None:
+    [demand] = (await World(a_series("allocatable_slices", (0, "8"))).read()).demand
+    assert demand.value == {}
 
 
 async def test_a_time_of_which_prometheus_knows_nothing_has_no_sample() -> None:

@@ -19,6 +19,7 @@ from tidegate.exporters.pools import PoolMetrics
 from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
+from tidegate.planning.allocator.value_mix import ValueRates
 
 POOL = ObjectKey("", "cpu-a")
 STATUS = {
@@ -42,7 +43,7 @@ class World:
         metrics = PoolMetrics(self.pools, self.decisions, self.questions, lambda: leading)
         self.registry.register(metrics)
 
-    def asked(self, rate: float = 250.0) -> None:
+    def asked(self, rate: float = 250.0, *, measured: bool = True) -> None:
         """The allocator decides about one real-time Inference that is short, an offline one and one of unknown demand."""
         models = [
             a_model("ctr", Tier.REALTIME, a_placement("cpu-a", ready=2, slices=2), load=DemandInput((rate,))),
@@ -50,7 +51,8 @@ class World:
             a_model("young", Tier.NEARLINE, a_placement("cpu-a"), rate=None),
         ]
         snapshot = a_snapshot(a_pool("cpu-a", slices=8), *models)
-        self.questions.put(POOL, SolverInput(NOW, PolicyMode.AUTO, snapshot))
+        values = {"ads/ctr": ValueRates(120.0, 100.0, 15.0, 5.0), "ads/cvr": ValueRates(30.0, 30.0, 0.0, 0.0)}
+        self.questions.put(POOL, SolverInput(NOW, PolicyMode.AUTO, snapshot, values if measured else {}))
 
     def value(self, gauge: str, tier: str = "") -> float | None:
         labels = {"pool": "cpu-a", **({"tier": tier} if tier else {})}
@@ -80,6 +82,20 @@ def test_demand_is_in_slices_and_in_requests_and_what_is_not_known_is_counted() 
     )
     assert world.value("demand_requests_per_second", "offline") is None
     assert world.value("demand_unknown", "nearline") == 1
+
+
+def test_the_value_is_that_of_all_inferences_by_outcome_and_none_where_none_was_measured() -> None:
+    world = World()
+    world.asked()
+    shown = {
+        outcome: world.registry.get_sample_value(
+            "tidegate_pool_value_per_second", {"pool": "cpu-a", "outcome": outcome}
+        )
+        for outcome in ("offered", "served", "refused", "lost")
+    }
+    assert shown == {"offered": None, "served": 130.0, "refused": 15.0, "lost": 5.0}
+    world.asked(measured=False)
+    assert "tidegate_pool_value_per_second" not in world.samples()
 
 
 def test_it_is_that_of_the_last_question() -> None:

@@ -14,13 +14,13 @@ STALE_S: Final = 300.0
 """Prometheus's own limit for the age of a sample."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=4)
 _PREFIX: Final = "tidegate_pool_"
-_LABELS: Final = ("pool", "tier", "state")
+_LABELS: Final = ("pool", "tier", "state", "outcome")
 _QUESTION: Final = re.compile(
-    r'max by \(__name__, tier, state\) \(\{__name__=~"(?P<names>[\w|]+)",pool="(?P<pool>[\w.-]+)"\}\)'
+    r'max by \(__name__, tier, state, outcome\) \(\{__name__=~"(?P<names>[\w|]+)",pool="(?P<pool>[\w.-]+)"\}\)'
 )
 
-Key = tuple[str, str, str, str]
-"""Name, pool, tier and state; each of the last two is empty where a series has none."""
+Key = tuple[str, ...]
+"""Name, and the values of _LABELS; each is empty where a series has none."""
 
 
 class ScrapedPools:
@@ -57,14 +57,14 @@ class ScrapedPools:
         if match is None or page is None:
             return
         names = set(match["names"].split("|"))
-        for (name, pool, tier, state), value in page.items():
+        for (name, pool, *texts), value in page.items():
             if name in names and pool == match["pool"]:
-                labels = {"tier": tier, "state": state}
-                yield {"__name__": name, **{label: text for label, text in labels.items() if text}}, value
+                labels = zip(_LABELS[1:], texts, strict=True)
+                yield {"__name__": name, **{label: text for label, text in labels if text}}, value
 
 
 def _series_key(name: str, labels: Mapping[str, str]) -> Key:
-    return name, labels.get("pool", ""), labels.get("tier", ""), labels.get("state", "")
+    return name, *(labels.get(label, "") for label in _LABELS)
 
 
 async def scrape_pools(pools: ScrapedPools, url: str, every_s: float) -> None:

@@ -12,6 +12,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
+from tidegate.planning.allocator.value_mix import sum_value_rates
 from tidegate.planning.allocator.what_if import InferenceOutcome
 from tidegate.reports.plan import InferenceOutcomeReport, TierDemand, sum_demand
 from tidegate_dataplane.contract.metrics import MetricCatalog
@@ -42,6 +43,12 @@ _SERVABLE = POOLS.add_gauge(
     "Demand that the existing replicas can serve within the SLO, in requests per second; not for tier offline.",
     "pool",
     "tier",
+)
+_VALUE = POOLS.add_gauge(
+    "value_per_second",
+    "Value per second of the requests that clients sent to the pool's Inferences, as in tidegate_allocator_value_per_second.",
+    "pool",
+    "outcome",
 )
 _UNKNOWN = POOLS.add_gauge("demand_unknown", "Inferences with unknown demand.", "pool", "tier")
 
@@ -87,10 +94,14 @@ class PoolMetrics(Collector):
             _ALLOCATABLE.make_family(),
             _UNKNOWN.make_family(),
         )
-        demand, servable = _DEMAND.make_family(), _SERVABLE.make_family()
+        demand, servable, value = _DEMAND.make_family(), _SERVABLE.make_family(), _VALUE.make_family()
         for pool, solver_input in self._list_solved(pools):
             name = pool.metadata.name
             allocatable.add_metric((name,), solver_input.snapshot.pools[0].slices)
+            if solver_input.values:
+                total = sum_value_rates(solver_input.values.values())
+                for outcome, amount in total.by_outcome.items():
+                    value.add_metric((name, outcome), amount)
             for tier_demand in self._compute_demand(pool, solver_input):
                 labels = name, tier_demand.tier.value
                 needed_slices.add_metric(labels, tier_demand.needed_slices)
@@ -98,7 +109,7 @@ class PoolMetrics(Collector):
                 if tier_demand.tier.traits.counts_requests:
                     demand.add_metric(labels, tier_demand.demand)
                     servable.add_metric(labels, tier_demand.serves)
-        yield from (needed_slices, allocatable, demand, servable, unknown)
+        yield from (needed_slices, allocatable, demand, servable, value, unknown)
 
     def _list_solved(self, pools: Sequence[ComputePool]) -> Iterator[tuple[ComputePool, SolverInput]]:
         """Yield the pools that the allocator decides about, each with its latest input."""

@@ -50,7 +50,7 @@ ALLOCATION: Final = Dashboard(
                     description="Value per second of the requests of the pool's Inferences: served, refused by a limit or by admission control, or lost because they failed or had no answer.",
                     queries=(
                         PanelQuery(
-                            f"sum by (pool, outcome) (max by (pool, inference, outcome) ({pool_series('tidegate_allocator_value_per_second')}))",
+                            f"max by (pool, outcome) ({pool_series('tidegate_pool_value_per_second')})",
                             "{{pool}} {{outcome}}",
                         ),
                     ),

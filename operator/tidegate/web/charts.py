@@ -26,6 +26,7 @@ GAUGES: Final = (
     "demand_requests_per_second",
     "servable_requests_per_second",
     "demand_unknown",
+    "value_per_second",
 )
 """What charts are drawn from: gauges of the controllers, with PREFIX."""
 STEPS: Final = 240
@@ -42,7 +43,7 @@ WINDOWS: Final[tuple[Window, ...]] = get_args(Window)
 RangeQuery: TypeAlias = Callable[[str, datetime, datetime, timedelta], Awaitable[Sequence[RangeSeries]]]
 """PrometheusApi.query_range."""
 _Values: TypeAlias = Mapping[tuple[str, str], float]
-"""By gauge, and by its tier or state; empty where it has neither."""
+"""By gauge, and by its tier, state or outcome; empty where it has none."""
 
 
 class SliceSample(ApiModel):
@@ -72,6 +73,8 @@ class DemandSample(ApiModel):
     """Those of them that the ready replicas served within the SLO."""
     unknown: int
     """Inferences whose demand was unknown: they are in none of the sums."""
+    value: Mapping[str, float]
+    """Value per second of what clients sent by outcome: served, refused or lost; none where nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ class ChartReader:
 def pool_query(pool: str) -> str:
     """Return the query for all gauges of a pool; where two controllers led within one scrape, one of them counts."""
     names = "|".join(f"{GAUGE_PREFIX}{gauge}" for gauge in GAUGES)
-    return f'max by (__name__, tier, state) ({{__name__=~"{names}",pool="{pool}"}})'
+    return f'max by (__name__, tier, state, outcome) ({{__name__=~"{names}",pool="{pool}"}})'
 
 
 def _parse_answer(answer: Sequence[RangeSeries], begin: datetime, step: timedelta) -> SeriesAnswer:
@@ -195,8 +198,9 @@ def _values_by_step(answer: SeriesAnswer) -> Mapping[int, _Values]:
     by_step: dict[int, dict[tuple[str, str], float]] = {}
     for labels, values in answer.series:
         gauge = labels.get("__name__", "").removeprefix(GAUGE_PREFIX)
+        kind = labels.get("tier") or labels.get("state") or labels.get("outcome", "")
         for number, value in values.items():
-            by_step.setdefault(number, {})[gauge, labels.get("tier") or labels.get("state", "")] = value
+            by_step.setdefault(number, {})[gauge, kind] = value
     return by_step
 
 
@@ -226,6 +230,7 @@ def _demand_sample(time: datetime, values: _Values) -> DemandSample:
         demand=demand,
         served=served,
         unknown=sum(_values_by_tier("demand_unknown", values).values()),
+        value={kind: value for (gauge, kind), value in sorted(values.items()) if gauge == "value_per_second"},
     )
 
 

@@ -18,6 +18,9 @@
   const stepped = (more) => line({ ...more, paths: uPlot.paths.stepped({ align: 1 }) });
   const tier = (name) => ({ label: name, of: (sample) => sample.tiers[name], style: area(name) });
 
+  // Unknown where nothing was measured.
+  const outcome = (name, more) => ({ label: `value ${name}`, of: (sample) => sample.value[name] ?? null, style: stepped(more) });
+
   // The first `stacked` series of a plot lie one above the other.
   const slices = (title, names, top) => ({ title, label: "slices", height: 260, stacked: names.length, series: [...names, { ...top, style: line({ dash: [5, 4] }) }] });
   const lines = (title, label, ...series) => ({ title, label, height: 130, stacked: 0, series });
@@ -38,6 +41,13 @@
           { label: "demand", of: (sample) => sample.demand, style: stepped({ dash: [5, 4] }) },
           { label: "served", of: (sample) => sample.served, style: stepped({ stroke: "--accent" }) },
         ),
+        lines(
+          "value per second of what clients sent",
+          "value/s",
+          outcome("served", { stroke: "--accent" }),
+          outcome("refused", { dash: [5, 4] }),
+          outcome("lost", { stroke: "--error" }),
+        ),
       ],
       more: [{ label: "unknown", of: (sample) => sample.unknown }],
     },
@@ -54,8 +64,9 @@
   const columns = (plot, samples) => [
     samples.map(seconds),
     ...plot.series.map((series, index) => {
-      const summed = index < plot.stacked ? plot.series.slice(0, index + 1) : [series];
-      return samples.map((sample) => (sample.empty ? null : summed.reduce((sum, one) => sum + one.of(sample), 0)));
+      const summed = plot.series.slice(0, index + 1);
+      const value = index < plot.stacked ? (sample) => summed.reduce((sum, one) => sum + one.of(sample), 0) : series.of;
+      return samples.map((sample) => (sample.empty ? null : value(sample)));
     }),
   ];
 
