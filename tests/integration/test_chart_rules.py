@@ -250,6 +250,9 @@ def count_priced(minutes: int) -> dict[str, str]:
     refused = 'reason="direct_response",route="access/ads/ctr/default'
     series[f'envoy_tidegate_refused{{{gateway},{refused}/refused-grpc"}}'] = f"0+300x{steps}"
     series[f'envoy_tidegate_refused{{{gateway},{refused}/grpc"}}'] = f"0+15x{steps}"
+    # A route may have a name like that of the entry that refuses.
+    named = 'reason="direct_response",route="access/ads/ctr/refused-a/grpc"'
+    series[f"envoy_tidegate_refused{{{gateway},{named}}}"] = f"0+30x{steps}"
     reduced = 'envoy_virtual_host="access/ads/ctr",envoy_route="default/reduced"'
     series[f"envoy_vhost_route_upstream_rq_completed{{{gateway},{reduced}}}"] = f"0+75x{steps}"
     objective = 'namespace="ads",inference="ctr"'
@@ -290,6 +293,17 @@ def test_what_the_price_refuses_is_offered_once_and_what_a_fallback_answers_is_d
         expect_rates("tidegate:inference_offered:rate1m", ctr=offered, small=5),
         expect_rates("tidegate:inference_demand:rate1m", ctr=demand, small=5),
         expect_rates("tidegate:inference_offered:rate5m", ctr=offered, small=5),
+        {
+            "expr": "tidegate:route_unserved:rate1m",
+            "eval_time": "30m",
+            "exp_samples": [
+                {
+                    "labels": f'tidegate:route_unserved:rate1m{{route="access/ads/ctr/{route}/grpc"}}',
+                    "value": rate,
+                }
+                for route, rate in (("default", 1), ("refused-a", 2))
+            ],
+        },
         # What a fallback answered was answered: it burns nobody's budget.
         expect_rates("tidegate:inference_bad:rate5m", ctr=offered - 10),
     )
