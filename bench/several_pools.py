@@ -21,7 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -139,10 +139,7 @@ class PooledDay:
     """One day under one way to decide."""
 
     def __init__(self, models: Sequence[PooledModel], slices: int, *, is_joint: bool, loads: bool) -> None:
-        self._models = {
-            model.key: model if loads else PooledModel(**{**_as_fields(model), "load_s": 0.0})
-            for model in models
-        }
+        self._models = {model.key: model if loads else replace(model, load_s=0.0) for model in models}
         self._state = PoolState(slices)
         self._prices = dict.fromkeys(POOLS, 0.0)
         self._groups = (POOLS,) if is_joint else tuple((name,) for name in POOLS)
@@ -218,10 +215,6 @@ class PooledDay:
                     OtherPool(counts.current, counts.ready, room, model.capacities[name], is_before)
                 )
         return others
-
-
-def _as_fields(model: PooledModel) -> dict[str, object]:
-    return {name: getattr(model, name) for name in PooledModel.__dataclass_fields__}
 
 
 def run_day(

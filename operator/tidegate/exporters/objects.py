@@ -1,6 +1,6 @@
 """Exports the conditions and counts of our objects as metrics, for alerts such as `Ready=False for 10m`."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -130,10 +130,6 @@ class ObjectMetrics(Collector):
         yield from _collect_inferences([body for kind, body in bodies if kind == INFERENCE])
         yield from _collect_overrides([body for kind, body in bodies if kind == COMPUTE_OVERRIDE])
         yield from _collect_pools([body for kind, body in bodies if kind == COMPUTE_POOL])
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return nothing: the names are known without reading the caches."""
-        return ()
 
 
 def _collect_conditions(metric: GaugeMetric, condition: ConditionType, bodies: Bodies) -> GaugeMetricFamily:

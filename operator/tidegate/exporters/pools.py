@@ -1,6 +1,6 @@
 """Exports the demand of every pool and the price of its slices as metrics; the dashboard's charts use them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
@@ -75,10 +75,6 @@ class PoolMetrics(Collector):
         pools = self._pools.list_all() if self._leading() else ()
         yield self._collect_prices(pools)
         yield from self._collect_demand(pools)
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return nothing: the names are known without reading the caches."""
-        return ()
 
     def _collect_prices(self, pools: Sequence[ComputePool]) -> GaugeMetricFamily:
         price = _PRICE.make_family()

@@ -1,6 +1,6 @@
 """Exports which Inferences the requests of a route are for, so that rules can count requests that no Envoy cluster counts."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
@@ -37,7 +37,3 @@ class RouteDemandMetrics(Collector):
             labels = (share.route, share.outcome.value, share.inference.namespace, share.inference.name)
             family.add_metric(labels, share.ratio)
         yield family
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return nothing: the names are known without reading the routes."""
-        return ()

@@ -119,7 +119,7 @@ async def demand_part(context: AuthenticatedContext, name: str) -> HTMLResponse:
     except (TidegateError, ValueError) as error:
         message = str(error)
     tiers = sum_demand(report.asked, resource) if report is not None else ()
-    worths = {asked.inference: asked for asked in report.asked} if report is not None else {}
+    worths = {row.inference: row for row in report.asked} if report is not None else {}
     return render_page(
         context,
         "demand.html",
