@@ -43,7 +43,9 @@ def test_a_record_is_read_as_if_it_were_of_now() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no archive", gzip.compress(b"{"), gzip.compress(b'{"at": 3}'), gzip.compress(b"[]")]
+    "content",
+    [b"", b"no archive", *(gzip.compress(text, mtime=0) for text in (b"{", b'{"at": 3}', b"[]"))],
+    ids=["empty", "no archive", "no JSON", "no time", "a list"],
 )
 def test_what_is_no_record_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "fleet.json.gz"
