@@ -4,6 +4,8 @@ Each command imports its own process: together the imports take three seconds, w
 """
 
 import asyncio
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -240,6 +242,8 @@ def _select_kubeconfig(kubeconfig: Path | None) -> Path | None:
 
 
 def _run_process(process: Coroutine[Any, Any, None]) -> None:
+    gc.freeze()  # what is imported stays
+    gc.set_threshold(*_COLLECTION_THRESHOLDS)
     try:
         asyncio.run(process)
     except TidegateError as error:
@@ -288,8 +292,16 @@ def _delegate_to(module: str) -> Callable[[typer.Context], None]:
     return delegate
 
 
+_COLLECTION_THRESHOLDS: Final = gc.get_threshold()
+_IMPORT_THRESHOLD: Final = 50_000
+"""New objects between two searches for garbage while modules are imported, which leave hardly any."""
+
+
 def main() -> None:
     """Run `tidegate` or `kubectl tidegate`."""
+    gc.set_threshold(_IMPORT_THRESHOLD, *_COLLECTION_THRESHOLDS[1:])
+    # Python would end with a search of all that is imported, which takes as long as many a command.
+    atexit.register(gc.freeze)
     _mount_local_cluster()
     program = Path(sys.argv[0]).name
     # Messages show the command as users of kubectl have typed it.

@@ -1,6 +1,8 @@
 """Entry point: `python3 -m tidegate_dataplane.agent`."""
 
 import asyncio
+import atexit
+import gc
 import os
 
 from tidegate_dataplane.agent.logs import log_as_json
@@ -11,6 +13,8 @@ from tidegate_dataplane.agent.settings import AgentSettings
 def main() -> None:
     """Read the settings from the environment and serve."""
     log_as_json()
+    # Python would end with a search of all that is imported for garbage: a fifth of a second beside those that go on.
+    atexit.register(gc.freeze)
     asyncio.run(run_agent(AgentSettings.from_environment(os.environ)))
 
 

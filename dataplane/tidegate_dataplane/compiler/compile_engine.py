@@ -6,6 +6,8 @@ with SOURCE instead, and not measured; exit status 1 says that it differs.
 """
 
 import argparse
+import atexit
+import gc
 import hashlib
 import json
 import sys
@@ -265,4 +267,6 @@ def _measure_engine(original: Session, engine: EngineSession, request: Request) 
 
 
 if __name__ == "__main__":
+    # Python would end with a search of all that is imported for garbage.
+    atexit.register(gc.freeze)
     sys.exit(compile_bucket_file(sys.argv[1:]))

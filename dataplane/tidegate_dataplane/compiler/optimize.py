@@ -7,6 +7,8 @@ differs.
 """
 
 import argparse
+import atexit
+import gc
 import sys
 import time
 from collections.abc import Sequence
@@ -121,4 +123,6 @@ def _describe_pass(outcome: PassOutcome) -> PassResult:
 
 
 if __name__ == "__main__":
+    # Python would end with a search of all that is imported for garbage.
+    atexit.register(gc.freeze)
     sys.exit(compile_file(sys.argv[1:]))
