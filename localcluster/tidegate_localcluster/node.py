@@ -129,6 +129,8 @@ def make_kubelet_configuration(settings: NodeSettings, pki: Pki) -> Mapping[str,
         "makeIPTablesUtilChains": False,
         "maxPods": 200,
         "nodeStatusUpdateFrequency": "2s",
+        # Of a status that has not changed: the default is the line above. Whether the node lives, its lease says.
+        "nodeStatusReportFrequency": "1m",
         "syncFrequency": "5s",
         # Images are loaded, not pulled, so the kubelet must remove none, whatever else fills the machine's disk.
         "evictionHard": {},
