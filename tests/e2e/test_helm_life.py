@@ -144,6 +144,7 @@ def test_models_outlive_their_release_and_install_waits_for_the_next_one_which_t
     space.ready()
 
 
+@pytest.mark.slow("integration/test_chart_installed.py: the same four commands of Helm 3, without pods")
 def test_helm_3_installs_and_removes_the_release_too(life: Life, space: Space) -> None:
     """With the same flags; what one Helm installed the same Helm removes."""
     before = _uid(life, space)
