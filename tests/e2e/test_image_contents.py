@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.buildah import ignore_progress
@@ -103,6 +101,10 @@ def test_what_is_not_needed_to_run_is_found() -> None:
 def test_a_document_names_every_package_of_the_image_and_no_other(
     name: ImageName, cluster_supplies: Supplies
 ) -> None:
+    # What it imports takes a second, in each process that collects tests.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     archive = archive_of(name, cluster_supplies)
     images = ImageBuilder(default_home(), find_source_root())
     with images.hold_lock(ignore_progress):

@@ -1,9 +1,11 @@
 """A tiny DIN, trained: the ONNX graph says what the jax function says, and what the resources promise."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import jax.numpy as jnp
 import numpy as np
 import onnx
 import pyarrow.parquet as pq
@@ -11,11 +13,12 @@ import pytest
 import yaml
 
 from builders.movielens import EXAMPLE, a_movielens
-from movielens_din import export
 from movielens_din.archive import sha256_of
-from movielens_din.recipe import Prepared, make_version, prepare
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.planning.features.feature_plan import compile_plan
+
+if TYPE_CHECKING:
+    from movielens_din.recipe import Prepared
 
 pytestmark = [pytest.mark.slow("trains a model; the tutorial does so too"), pytest.mark.integration]
 MANIFEST = EXAMPLE / "feature-compute.yaml"
@@ -25,6 +28,8 @@ RATINGS = 6_000
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    from movielens_din.recipe import make_version, prepare  # imports jax, which no other test here needs
+
     made = prepare(a_movielens(ratings=RATINGS), MANIFEST, tmp_path_factory.mktemp("recipe"))
     for version in ("1", "2"):
         make_version(made, version, lambda _: None)
@@ -54,6 +59,8 @@ def test_every_embedding_is_read_by_a_gather(prepared: Prepared) -> None:
 
 
 def test_a_reported_version_is_the_file_and_equals_the_trained_function(prepared: Prepared) -> None:
+    from movielens_din import export
+
     report = json.loads((prepared.output / "training" / "1.json").read_text())
     assert report["sha256"] == sha256_of(prepared.output / "1" / "model.onnx")
     assert 0 <= report["maxAbsDifference"] <= export.TOLERANCE
@@ -61,6 +68,8 @@ def test_a_reported_version_is_the_file_and_equals_the_trained_function(prepared
 
 
 def test_scores_do_not_depend_on_the_batch(prepared: Prepared) -> None:
+    from movielens_din import export
+
     path = prepared.output / "2" / "model.onnx"
     whole = export.run_onnx(path, prepared.test_inputs)
     in_parts = export.run_onnx(path, prepared.test_inputs, batch_rows=7)
@@ -76,6 +85,10 @@ def test_held_out_rows_carry_the_scores_of_both_versions(prepared: Prepared) -> 
 
 
 def test_an_altered_graph_is_not_published(prepared: Prepared) -> None:
+    import jax.numpy as jnp
+
+    from movielens_din import export
+
     model = model_of(prepared, "1")
     bias = next(one for one in model.graph.initializer if one.name == "top.2.bias")
     bias.CopyFrom(onnx.numpy_helper.from_array(np.array([0.5], dtype=np.float32), bias.name))
@@ -90,6 +103,8 @@ def test_an_altered_graph_is_not_published(prepared: Prepared) -> None:
 
 
 def test_the_same_seed_gives_the_same_file(prepared: Prepared, tmp_path: Path) -> None:
+    from movielens_din.recipe import make_version, prepare
+
     again = prepare(a_movielens(ratings=RATINGS), MANIFEST, tmp_path)
     make_version(again, "1", lambda _: None)
     assert sha256_of(tmp_path / "1" / "model.onnx") == sha256_of(prepared.output / "1" / "model.onnx")

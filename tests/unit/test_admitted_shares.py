@@ -8,7 +8,6 @@ from math import inf, nan
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.admitted_shares import ReducedAnswer, RouteLoad, plan_shares
@@ -263,6 +262,8 @@ def test_the_value_of_full_and_reduced_answers_is_the_optimum(
 
 def optimal_value(loads: list[RouteLoad], capacity: float) -> float:
     """Solve the same as a linear program: full and reduced answers per second of each route."""
+    from scipy.optimize import linprog  # half a second in each process that collects tests
+
     full = [(load.offered_per_s * load.value, load.offered_per_s * load.costs[CTR]) for load in loads]
     reduced = [
         (load.offered_per_s * load.reduced.value, load.offered_per_s * load.reduced.costs[CTR])

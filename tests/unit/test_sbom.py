@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from tidegate_localcluster.buildah import ignore_progress
 from tidegate_localcluster.errors import LocalClusterError
@@ -121,6 +119,10 @@ def workshop(tmp_path: Path) -> BuildInputs:
 
 
 def described(workshop: BuildInputs, folder: Path, *layers: Mapping[str, str]) -> Any:
+    # What it imports takes a second, in each process that collects tests.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     text = render_sbom(ImageName.OPERATOR, an_archive(folder / "image.tar", *layers), workshop, NOW)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     return json.loads(text)
