@@ -48,7 +48,7 @@ class TimedGraph:
         return [request["ids"]]
 
 
-def measure(original: Sequence[float], rewritten: Sequence[float]) -> tuple[float, int]:
+def measure_graphs(original: Sequence[float], rewritten: Sequence[float]) -> tuple[float, int]:
     """Return the speed-up and the runs of each graph."""
     clock = FakeClock()
     graphs = TimedGraph(clock, original), TimedGraph(clock, rewritten)
@@ -58,29 +58,29 @@ def measure(original: Sequence[float], rewritten: Sequence[float]) -> tuple[floa
 
 
 def test_a_steady_graph_is_measured_for_a_tenth_of_the_time() -> None:
-    ratio, runs = measure([0.002], [0.001])
+    ratio, runs = measure_graphs([0.002], [0.001])
     assert (ratio, runs) == (pytest.approx(2), MIN_PRECISE_RUNS)
 
 
 def test_short_runs_are_not_judged_before_they_have_taken_long_enough() -> None:
-    ratio, runs = measure([0.0001], [0.0001])
+    ratio, runs = measure_graphs([0.0001], [0.0001])
     assert ratio == pytest.approx(1)
     assert MIN_RUN_SECONDS / 0.0001 <= runs < 2 * MIN_RUN_SECONDS / 0.0001
 
 
 def test_a_graph_whose_times_vary_is_measured_for_the_whole_time() -> None:
     varying = [0.001, 0.003, 0.001, 0.002]
-    ratio, runs = measure(varying, varying)
+    ratio, runs = measure_graphs(varying, varying)
     assert ratio == pytest.approx(1)
     assert runs == pytest.approx(RUN_SECONDS / 0.00175, abs=1)
 
 
 def test_a_graph_that_takes_long_runs_a_few_times() -> None:
-    assert measure([3.0], [1.0]) == (pytest.approx(3), MIN_RUNS)
+    assert measure_graphs([3.0], [1.0]) == (pytest.approx(3), MIN_RUNS)
 
 
 def test_the_closer_two_graphs_are_the_longer_they_are_measured() -> None:
     varying = [0.00100, 0.00102, 0.00100, 0.00104]
-    _, runs_of_equal = measure(varying, varying)
-    _, runs_of_unequal = measure([2 * seconds for seconds in varying], varying)
+    _, runs_of_equal = measure_graphs(varying, varying)
+    _, runs_of_unequal = measure_graphs([2 * seconds for seconds in varying], varying)
     assert MIN_PRECISE_RUNS <= runs_of_unequal < runs_of_equal < RUN_SECONDS / 0.00104
