@@ -68,6 +68,30 @@ def test_it_is_done_when_pods_answer_and_others_are_gone() -> None:
     assert progress.outcome == {"outcome": outcome}
 
 
+def test_slices_are_free_when_they_are_and_not_when_their_next_pods_answer() -> None:
+    decision = a_decision(*EXCHANGE)
+    statuses = {"status": has(6)}, {"status": has(2)}
+    freed = at(
+        {"held": 6, "ready": 2, **statuses[0]},
+        {"held": 2, **statuses[1]},
+        decision,
+        now=NOW + timedelta(seconds=7),
+    )
+    reclaimed = plan_next_step(freed, decision).reclaimed
+    assert [item.seconds for item in reclaimed.values()] == [7.0]
+
+    done = at(
+        {"held": 6, **statuses[0]}, {"held": 2, **statuses[1]}, decision, now=NOW + timedelta(seconds=40)
+    )
+    step = plan_next_step(done, decision, reclaimed)
+    assert step.reclaimed == reclaimed
+    assert step.outcome is not None
+    assert (step.outcome["outcome"]["reclaimSeconds"], step.outcome["outcome"]["appliedAt"]) == (
+        7.0,
+        "2026-01-01T12:00:40Z",
+    )
+
+
 def test_what_an_earlier_decision_could_not_give_is_taken_back() -> None:
     decision = a_decision(name="cpu-a-2")
     seen = at({"held": 2, "status": has(6, "cpu-a-1")}, {"held": 2, "status": has(2)}, decision)

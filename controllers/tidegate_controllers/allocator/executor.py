@@ -19,6 +19,7 @@ from tidegate.kube.store import ObjectStore
 from tidegate.planning.allocator.decision import find_expired
 from tidegate.planning.allocator.decision_steps import (
     DecisionStep,
+    ReclaimedSlices,
     TargetReplicas,
     make_allocation,
     make_failed_outcome,
@@ -44,7 +45,7 @@ class DecisionExecutor:
     observer: PoolObserver
     fence: Fence
     metrics: AllocatorMetrics
-    _reclaimed: dict[str, set[ObjectKey]] = field(default_factory=dict, init=False)
+    _reclaimed: dict[str, dict[ObjectKey, ReclaimedSlices]] = field(default_factory=dict, init=False)
     _cleared: dict[ObjectKey, str] = field(default_factory=dict, init=False)
     _write_locks: WeakValueDictionary[ObjectKey, asyncio.Lock] = field(
         default_factory=WeakValueDictionary, init=False
@@ -95,7 +96,7 @@ class DecisionExecutor:
         standing = observed.standing_decision
         if standing is None or not standing.should_execute:
             return
-        step = plan_next_step(observed, standing)
+        step = plan_next_step(observed, standing, self._reclaimed.get(standing.metadata.name))
         await self._write_allocations(step.writes, standing)
         self._record_reclaims(standing, step)
         if step.outcome is not None:
@@ -114,10 +115,10 @@ class DecisionExecutor:
 
     def _record_reclaims(self, decision: AllocationDecision, step: DecisionStep) -> None:
         """Record once how long each Inference took to give up its slices."""
-        counted = self._reclaimed.setdefault(decision.metadata.name, set())
+        counted = self._reclaimed.setdefault(decision.metadata.name, {})
         for key, reclaim in step.reclaimed.items():
             if key not in counted:
-                counted.add(key)
+                counted[key] = reclaim
                 self.metrics.reclaim_seconds.labels(reclaim.tier.value).observe(reclaim.seconds)
         if step.outcome is not None:
             self._reclaimed.pop(decision.metadata.name, None)

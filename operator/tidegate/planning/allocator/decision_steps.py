@@ -41,13 +41,20 @@ class DecisionStep:
     """The Inferences that have freed all slices that the decision takes from them."""
 
 
-def plan_next_step(observed: AllocationObserved, decision: AllocationDecision) -> DecisionStep:
+def plan_next_step(
+    observed: AllocationObserved,
+    decision: AllocationDecision,
+    reclaimed_before: Mapping[ObjectKey, ReclaimedSlices] | None = None,
+) -> DecisionStep:
     """Plan the next step of a decision from the present state; safe to repeat at any time, after any crash.
 
     Scale-downs apply immediately. Scale-ups are limited to free slices; terminating pods still hold theirs. So a pool never
     has more replicas than slices, and a replica that stays keeps its slices in between.
     Warm spares are promoted before any pod starts; new spares get the slices that no move needs.
+    `reclaimed_before`: the Inferences that had freed their slices at an earlier step. They keep that step's time, since the
+    decision goes on until the replicas that get these slices are ready.
     """
+    before = reclaimed_before or {}
     moves = {move.inference: move for move in decision.spec.moves}
     spare_counts = {spare.inference: spare.replicas for spare in decision.spec.spares}
     targets: list[tuple[PoolMember, int]] = []
@@ -66,7 +73,8 @@ def plan_next_step(observed: AllocationObserved, decision: AllocationDecision) -
         waits = waits or (move is not None and target < move.after)
         done = done and (move is None or _is_complete(member, move))
         if move is not None and _has_released(member, move, spare_counts.get(move.inference, 0)):
-            reclaimed[member.key] = ReclaimedSlices(move.tier, _elapsed_s(observed, decision))
+            now = ReclaimedSlices(move.tier, _elapsed_s(observed, decision))
+            reclaimed[member.key] = before.get(member.key, now)
     writes: dict[ObjectKey, TargetReplicas] = {}
     for member, target in targets:
         spares = spare_counts.get(str(member.key), 0)
