@@ -32,6 +32,30 @@ def a_placed_inference(name: str, pool: str = "cpu-a", **spec: Any) -> dict[str,
     )
 
 
+def a_decision(name: str, reclaim_s: float, *givers: str) -> dict[str, Any]:
+    """A decision that took a replica from each of these and gave one to ads/other."""
+    moves = [
+        *({"inference": giver, "from": 3, "to": 2} for giver in givers),
+        {"inference": "ads/other", "from": 1, "to": 2},
+    ]
+    move = {"tier": "realtime", "slices": 1, "why": "the demand"}
+    return {
+        "apiVersion": "tidegate.io/v1alpha1",
+        "kind": "AllocationDecision",
+        "metadata": {"name": name},
+        "spec": {
+            "pool": "cpu-a",
+            "at": "2026-11-26T01:00:00Z",
+            "mode": "Auto",
+            "moves": [{**move, **item} for item in moves],
+            "moveCount": len(moves),
+            "solver": "LP",
+            "inputsHash": "0123456789abcdef",
+        },
+        "status": {"outcome": {"movedSlices": 2, "reclaimSeconds": reclaim_s}},
+    }
+
+
 def a_ready_pod(name: str, load_s: int) -> dict[str, Any]:
     labels = {
         "tidegate.io/inference": "ctr",
@@ -82,6 +106,16 @@ class Cluster:
             case "/api/v1/pods":
                 assert request.query["labelSelector"] == "tidegate.io/pool=cpu-a"
                 return _answer_list([a_ready_pod("a", 40), a_ready_pod("b", 44), a_ready_pod("c", 600)])
+            case path if path == f"{API}/allocationdecisions":
+                assert request.query["labelSelector"] == "tidegate.io/pool=cpu-a"
+                return _answer_list(
+                    [
+                        a_decision("a", 12.0, "ads/ctr"),
+                        a_decision("b", 16.0, "ads/ctr"),
+                        # It says nothing about one of the two.
+                        a_decision("c", 90.0, "ads/ctr", "ads/new"),
+                    ]
+                )
             case _:
                 return web.json_response({"kind": "Status", "code": 404}, status=404)
 
@@ -141,6 +175,7 @@ async def test_a_recorded_day_is_simulated_as_it_is(tmp_path: Path) -> None:
             "inference": "ads/ctr",
             "tier": "realtime",
             "loadSeconds": 44.0,
+            "drainSeconds": 14.0,
             "missing": 11,
             "gaps": 2,
             "peak": 219.0,
@@ -161,7 +196,7 @@ async def test_a_recorded_day_is_simulated_as_it_is(tmp_path: Path) -> None:
         "tidegate.io/recorded-nodes": "2",
     }
     assert (ctr["metadata"]["annotations"], ctr["spec"]["capacity"]) == (
-        {"tidegate.io/recorded-load": "44s"},
+        {"tidegate.io/recorded-load": "44s", "tidegate.io/recorded-drain": "14s"},
         CAPACITY,
     )
 

@@ -69,7 +69,7 @@ def test_a_recorded_day_leaves_it_out_and_its_slices_too() -> None:
     inference = spilled(capacity={"requestsPerSecond": "100"})
     assert explain_skip(inference) == "runs in several pools, and a simulation has one"
     pool = a_compute_pool("cpu-b", status={"slices": {"total": 8, "healthy": 8}})
-    objects = RecordedObjects(pool, [inference], {})
+    objects = RecordedObjects(pool, [inference])
     assert count_simulated_slices(objects) == 5
 
 

@@ -195,6 +195,23 @@ def test_slices_are_chosen_or_recorded(
         assert json.loads(result.stdout)["slices"] == (20 if arguments else 12)
 
 
+def test_a_recorded_drain_time_is_that_of_its_inference(trace: Path, tmp_path: Path) -> None:
+    def idle_hours(drain: str, *arguments: str) -> float:
+        recorded = f'name: ctr, namespace: ads, annotations: {{"{RECORDED}-drain": {drain}}}'
+        manifest = write(
+            tmp_path / "pool.yaml", POOL.read_text().replace("name: ctr, namespace: ads", recorded, 1)
+        )
+        result = run(
+            trace, "-f", manifest, "--slices", "20", "--last", "12h", "--policy", "present", "-o", "json", *arguments
+        )  # fmt: skip
+        assert result.exit_code == 0, result.stderr
+        policies = {policy["policy"]: policy for policy in json.loads(result.stdout)["policies"]}
+        return float(policies["present"]["idleSliceHours"])
+
+    assert idle_hours("10s") != idle_hours("1200s")
+    assert idle_hours("10s", "--drain", "60s") == idle_hours("1200s", "--drain", "60s")
+
+
 def test_a_recorded_load_time_is_that_of_its_inference(trace: Path, tmp_path: Path) -> None:
     def miss(load: str, *arguments: str) -> float:
         recorded = f'name: ctr, namespace: ads, annotations: {{"{RECORDED}-load": {load}}}'

@@ -85,8 +85,12 @@ def simulate_trace(
         ),
     ] = None,
     drain: Annotated[
-        str, typer.Option("--drain", help="Time until a stopped replica frees its slices.")
-    ] = "10s",
+        str | None,
+        typer.Option(
+            "--drain",
+            help="Time until a stopped replica frees its slices. Default as recorded for each Inference, or else 10s.",
+        ),
+    ] = None,
     quantile: Annotated[
         float, typer.Option("--quantile", help="Quantile of the rate that policy forecast plans for.")
     ] = 0.9,
@@ -154,7 +158,7 @@ def simulate_trace(
         last=parse_duration_option("--last", last),
         interval=parse_duration_option("--interval", interval),
         load=None if load is None else parse_duration_option("--load", load),
-        drain=parse_duration_option("--drain", drain),
+        drain=None if drain is None else parse_duration_option("--drain", drain),
         quantile=quantile,
         policies=tuple(policy or ()),
         changes=_parse_day_question(changes),

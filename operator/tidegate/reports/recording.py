@@ -18,6 +18,8 @@ class RecordedInference(ApiModel):
     tier: Tier
     load_seconds: float | None
     """The median time from a pod's creation until it was ready; absent if no ready pod shows it."""
+    drain_seconds: float | None
+    """The median time from a decision until the slices that it took were free; absent if no decision shows it."""
     missing: int
     """Steps without a rate, which continue the rate before them."""
     gaps: int
@@ -63,12 +65,15 @@ class RecordingReport(Report):
             f"{format_timestamp(self.end)} every {self.step}"
         )
         yield ""
-        rows = [["INFERENCE", "TIER", "LOAD", "PEAK", "MISSING", "GAPS"]]
+        rows = [["INFERENCE", "TIER", "LOAD", "DRAIN", "PEAK", "MISSING", "GAPS"]]
         for item in self.inferences:
-            load = "-" if item.load_seconds is None else f"{item.load_seconds:.0f}s"
+            times = (
+                "-" if seconds is None else f"{seconds:.0f}s"
+                for seconds in (item.load_seconds, item.drain_seconds)
+            )
             missing = f"{item.missing} of {self.steps}"
             rows.append(
-                [item.inference, item.tier.value, load, f"{item.peak:,.1f}/s", missing, str(item.gaps)]
+                [item.inference, item.tier.value, *times, f"{item.peak:,.1f}/s", missing, str(item.gaps)]
             )
         yield from align_columns(rows)
         yield ""

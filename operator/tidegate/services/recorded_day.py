@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
+from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import Inference, Tier
@@ -18,6 +19,7 @@ from tidegate.kube.store import key_of
 from tidegate.planning.pools.claims import read_assigned_pod
 from tidegate.resources.names import (
     INFERENCE_LABEL,
+    RECORDED_DRAIN_ANNOTATION,
     RECORDED_LOAD_ANNOTATION,
     RECORDED_NODES_ANNOTATION,
     RECORDED_SLICES_ANNOTATION,
@@ -45,11 +47,12 @@ class RecordedSpan:
 
 @dataclass(frozen=True, slots=True)
 class RecordedObjects:
-    """A pool, the Inferences that are placed in it, sorted by key, and the median load times of their pods in seconds."""
+    """A pool, the Inferences that are placed in it, sorted by key, and the median load and drain times of their pods in seconds."""
 
     pool: ComputePool
     inferences: Sequence[Inference]
-    loads: Mapping[ObjectKey, float]
+    loads: Mapping[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
+    drains: Mapping[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,11 @@ class PoolRecording:
         counts = {RECORDED_SLICES_ANNOTATION: str(self.slices), RECORDED_NODES_ANNOTATION: str(self.nodes)}
         manifests = [_make_manifest(self.objects.pool, counts)]
         for inference in self.simulated:
-            load_s = self.objects.loads.get(inference.key)
-            annotations = {} if load_s is None else {RECORDED_LOAD_ANNOTATION: f"{load_s:.0f}s"}
+            times = {
+                RECORDED_LOAD_ANNOTATION: self.objects.loads.get(inference.key),
+                RECORDED_DRAIN_ANNOTATION: self.objects.drains.get(inference.key),
+            }
+            annotations = {name: f"{time_s:.0f}s" for name, time_s in times.items() if time_s is not None}
             manifests.append(_make_manifest(inference, annotations))
         return manifests
 
@@ -104,6 +110,20 @@ def measure_loads(pods: Iterable[Manifest]) -> Mapping[ObjectKey, float]:
         if pod is not None and pod.load_s is not None:
             name = body["metadata"]["labels"].get(INFERENCE_LABEL, "")
             measured.setdefault(ObjectKey(key_of(body).namespace, name), []).append(pod.load_s)
+    return {key: median(seconds) for key, seconds in measured.items()}
+
+
+def measure_drains(decisions: Iterable[AllocationDecision]) -> Mapping[ObjectKey, float]:
+    """Return the median time in seconds from a decision until an Inference had freed the slices that it was to give.
+
+    A decision has one such time, so only those that take slices from a single Inference count.
+    """
+    measured: dict[ObjectKey, list[float]] = {}
+    for decision in decisions:
+        outcome = decision.status.outcome
+        givers = [move.inference for move in decision.spec.moves if move.after < move.before]
+        if outcome is not None and outcome.reclaim_seconds is not None and len(givers) == 1:
+            measured.setdefault(ObjectKey.parse(givers[0]), []).append(outcome.reclaim_seconds)
     return {key: median(seconds) for key, seconds in measured.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.durations import format_duration
@@ -29,6 +30,7 @@ from tidegate.services.recorded_day import (
     RecordedObjects,
     RecordedSpan,
     explain_skip,
+    measure_drains,
     measure_loads,
     read_recording,
     select_placed,
@@ -75,9 +77,7 @@ def _make_report(
         step=format_duration(span.step),
         steps=span.count,
         inferences=tuple(
-            _report_inference(
-                inference, recording.rates[inference.key], recording.objects.loads.get(inference.key)
-            )
+            _report_inference(inference, recording)
             for inference in recording.simulated
             if inference.key in recording.keys
         ),
@@ -104,7 +104,7 @@ def _check_absent(request: RecordingRequest) -> None:
 
 
 async def _read_objects(client: KubeClient, name: str) -> tuple[RecordedObjects, tuple[str, ...]]:
-    """Return a pool with its Inferences, and why their load times are unknown, if they are."""
+    """Return a pool with its Inferences, and why their load or drain times are unknown, if they are."""
     body = await client.get(kinds.COMPUTE_POOL, ObjectKey("", name))
     if body is None:
         raise not_found_error(kinds.COMPUTE_POOL, ObjectKey("", name))
@@ -112,22 +112,29 @@ async def _read_objects(client: KubeClient, name: str) -> tuple[RecordedObjects,
     placed = [item for item in bodies if (item["spec"].get("placement") or {}).get("pool") == name]
     inferences = select_placed(name, map(Inference.parse, placed))
     loads: Mapping[ObjectKey, float] = {}
-    notes: tuple[str, ...] = ()
+    drains: Mapping[ObjectKey, float] = {}
+    notes: list[str] = []
+    selector = f"{POOL_LABEL}={to_label_value(name)}"
     try:
-        loads = measure_loads(await client.list(kinds.POD, selector=f"{POOL_LABEL}={to_label_value(name)}"))
+        loads = measure_loads(await client.list(kinds.POD, selector=selector))
     except TidegateError as error:
-        notes = (f"no load time is recorded, because pods cannot be listed: {error}",)
-    return RecordedObjects(ComputePool.parse(body), inferences, loads), notes
+        notes.append(f"no load time is recorded, because pods cannot be listed: {error}")
+    try:
+        decisions = await client.list(kinds.ALLOCATION_DECISION, selector=selector)
+        drains = measure_drains(map(AllocationDecision.parse, decisions))
+    except TidegateError as error:
+        notes.append(f"no drain time is recorded, because allocation decisions cannot be listed: {error}")
+    return RecordedObjects(ComputePool.parse(body), inferences, loads, drains), tuple(notes)
 
 
-def _report_inference(
-    inference: Inference, rates: Sequence[float | None], load_s: float | None
-) -> RecordedInference:
+def _report_inference(inference: Inference, recording: PoolRecording) -> RecordedInference:
+    rates = recording.rates[inference.key]
     missing = [rate is None for rate in rates]
     return RecordedInference(
         inference=str(inference.key),
         tier=inference.spec.tier,
-        load_seconds=load_s,
+        load_seconds=recording.objects.loads.get(inference.key),
+        drain_seconds=recording.objects.drains.get(inference.key),
         missing=sum(missing),
         gaps=sum(is_gap for is_gap, _ in groupby(missing)),
         peak=max((rate for rate in rates if rate is not None), default=0.0),

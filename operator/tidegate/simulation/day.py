@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.snapshot import DEFAULT_LOAD_S, PoolInput, TierRule
+from tidegate.allocation.snapshot import DEFAULT_DRAIN_S, DEFAULT_LOAD_S, PoolInput, TierRule
 from tidegate.api.compute_pool import MAX_SLICES, ComputePool
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
@@ -16,6 +16,7 @@ from tidegate.errors import PermanentError
 from tidegate.planning.allocator.event_calendar import read_calendar
 from tidegate.planning.allocator.node_losses import is_strict, price_node_loss
 from tidegate.resources.names import (
+    RECORDED_DRAIN_ANNOTATION,
     RECORDED_LOAD_ANNOTATION,
     RECORDED_NODES_ANNOTATION,
     RECORDED_SLICES_ANNOTATION,
@@ -29,13 +30,13 @@ from tidegate.simulation.trace import DemandTrace
 class DayOptions:
     """What of the day is simulated, and how: `last` is the end of the trace, what comes before is the history.
 
-    `load` of None was recorded in the manifests, or has a default. `policies` are names; none stands for all.
+    `load` and `drain` of None were recorded in the manifests, or have a default. `policies` are names; none stands for all.
     """
 
     last: timedelta = timedelta(hours=24)
     interval: timedelta = timedelta(minutes=1)
     load: timedelta | None = None
-    drain: timedelta = timedelta(seconds=10)
+    drain: timedelta | None = None
     quantile: float = 0.9
     policies: Sequence[str] = ()
     changes: DayWhatIf = field(default_factory=DayWhatIf)
@@ -113,17 +114,19 @@ def _read_recorded(pool: ComputePool, annotation: str) -> int | None:
     return int(text)
 
 
-def _find_load(inference: Inference, options: DayOptions) -> timedelta:
-    """Return the time until a new replica serves: the chosen, the recorded or the default one. Raises PermanentError."""
-    if options.load is not None:
-        return options.load
-    text = inference.metadata.annotations.get(RECORDED_LOAD_ANNOTATION)
+def _choose_seconds(
+    inference: Inference, chosen: timedelta | None, annotation: str, default_s: float
+) -> float:
+    """Return a time in seconds: the chosen, the recorded or the default one. Raises PermanentError."""
+    if chosen is not None:
+        return chosen.total_seconds()
+    text = inference.metadata.annotations.get(annotation)
     if text is None:
-        return timedelta(seconds=DEFAULT_LOAD_S)
+        return default_s
     try:
-        return parse_duration(text)
+        return parse_duration(text).total_seconds()
     except ValueError as error:
-        message = f"inference {inference.key}: annotation {RECORDED_LOAD_ANNOTATION}: {error}"
+        message = f"inference {inference.key}: annotation {annotation}: {error}"
         raise PermanentError(message) from error
 
 
@@ -150,8 +153,8 @@ def _make_model(pool: ComputePool, inference: Inference, options: DayOptions) ->
         value=float(spec.value.per_request),
         floor=spec.replicas if scaling is None else scaling.min_replicas,
         ceiling=spec.replicas if scaling is None else scaling.max_replicas,
-        load_s=_find_load(inference, options).total_seconds(),
-        drain_s=options.drain.total_seconds(),
+        load_s=_choose_seconds(inference, options.load, RECORDED_LOAD_ANNOTATION, DEFAULT_LOAD_S),
+        drain_s=_choose_seconds(inference, options.drain, RECORDED_DRAIN_ANNOTATION, DEFAULT_DRAIN_S),
         keeps_node_spare=is_strict(pool, inference),
     )
 

@@ -118,7 +118,7 @@ async def _render_form(
         chosen=_select_policies(fields),
         inferences=_select_shown(inferences, fields),
         total=len(inferences),
-        slices=count_simulated_slices(RecordedObjects(pool, inferences, {})),
+        slices=count_simulated_slices(RecordedObjects(pool, inferences)),
         fields=fields,
         message=message,
         problem=context.app.simulations.history_problem,

@@ -24,6 +24,7 @@ from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.services.recorded_day import (
     RecordedObjects,
     RecordedSpan,
+    measure_drains,
     measure_loads,
     read_recording,
     select_placed,
@@ -274,7 +275,9 @@ def _read_objects(fleet: FleetCaches, name: str) -> RecordedObjects:
         message = f"there is no ComputePool {name}"
         raise PermanentError(message)
     pods = fleet.pods.by_label(POOL_LABEL, to_label_value(name))
-    return RecordedObjects(pool, select_placed(name, fleet.inferences.list_all()), measure_loads(pods))
+    decisions = (decision for decision in fleet.decisions.list_all() if decision.spec.pool == name)
+    inferences = select_placed(name, fleet.inferences.list_all())
+    return RecordedObjects(pool, inferences, measure_loads(pods), measure_drains(decisions))
 
 
 def _check_size(objects: RecordedObjects, span: RecordedSpan) -> None:
