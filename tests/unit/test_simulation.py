@@ -96,6 +96,23 @@ def test_stream_serves_later_what_it_cannot_serve_now() -> None:
     assert outcome.missed_minutes == 0
 
 
+def test_backlog_is_demand_that_is_caught_up_with_in_a_minute() -> None:
+    view = PolicyView(0, 0.0, PoolInput("pool", 4), {LOG.key: 40.0}, {}, {}, {}, {LOG.key: 600.0})
+    assert view.demand_rates == {LOG.key: 50.0}
+
+
+def test_peak_of_a_stream_counts_for_a_minute_and_that_of_requests_for_the_dwell() -> None:
+    # One replica of each serves the rate before and after the peak of one interval.
+    ctr, log, embed = (replace(model, load_s=0.0, drain_s=0.0) for model in (CTR, LOG, EMBED))
+    peak = [0.5, 0.5, 1.5, *[0.5] * 40]
+    demand = {ctr: [100 * share for share in peak], log: [50 * share for share in peak]}
+    # Offline work has a use for each slice that they do not need.
+    where = scenario(6, {**demand, embed: [8.0] * len(peak)}, interval_s=10.0)
+    replicas = {tier: [round(item.slices[tier]) for item in run(where, "present").intervals] for tier in Tier}
+    # Seen at the interval after it; 60 s for the stream, 300 s for requests.
+    assert [replicas[Tier.NEARLINE].count(2), replicas[Tier.REALTIME].count(2)] == [6, 30]
+
+
 @pytest.mark.parametrize("name", DESCRIPTIONS)
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32))

@@ -74,19 +74,14 @@ class AllocatorPolicy:
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the solver's replicas."""
-        peak_s = (
-            max(self._scenario.dwell_s, MIN_PEAK_WINDOW.total_seconds()) if self._options.holds_peaks else 0.0
-        )
-        count = max(1, ceil(peak_s / self._scenario.interval_s))
-        for key, rate in view.rates.items():
-            self._recent[key] = [*self._recent[key], rate][-count:]
-            if self._forecasts is not None and view.step:
-                self._forecasts.add_rate(key, view.now_s - self._scenario.interval_s, rate)
         rates = view.demand_rates
-        self._planned = {
-            model.key: self._estimate_rate(model, rates[model.key], view.now_s)
-            for model in self._scenario.models
-        }
+        for model in self._scenario.models:
+            recent = [*self._recent[model.key], rates[model.key]]
+            self._recent[model.key] = recent[-self._count_peak_intervals(model) :]
+        if self._forecasts is not None and view.step:
+            for key, rate in view.rates.items():
+                self._forecasts.add_rate(key, view.now_s - self._scenario.interval_s, rate)
+        self._planned = {model.key: self._estimate_rate(model, view.now_s) for model in self._scenario.models}
         demands = self._plan_events(view.now_s, view.rates)
         models = tuple(
             self._make_model(
@@ -169,7 +164,6 @@ class AllocatorPolicy:
             slices=model.slices,
             replicas=view.replicas[model.key],
             load_s=model.load_s,
-            drain_s=model.drain_s,
             since_up_s=view.since_up_s[model.key],
             since_down_s=view.since_down_s[model.key],
         )
@@ -188,12 +182,19 @@ class AllocatorPolicy:
         has_spares = self._scenario.spare_rules is not None and model.tier is Tier.REALTIME
         return has_spares and model.count_needed(rate) >= pool.nodes
 
-    def _estimate_rate(self, model: SimulatedModel, rate: float, now_s: float) -> float:
-        """Return the rate to plan for: of real-time requests the highest of late, or that which is expected."""
-        if not model.tier.traits.has_slo:
-            return rate
+    def _count_peak_intervals(self, model: SimulatedModel) -> int:
+        """Return in how many intervals a peak of the demand counts, as `peaks.apply_peaks` counts it in a cluster."""
+        if not self._options.holds_peaks or not model.tier.traits.counts_requests:
+            return 1
+        peak_s = MIN_PEAK_WINDOW.total_seconds()
+        if model.tier.traits.has_slo:
+            peak_s = max(self._scenario.dwell_s, peak_s)
+        return max(1, ceil(peak_s / self._scenario.interval_s))
+
+    def _estimate_rate(self, model: SimulatedModel, now_s: float) -> float:
+        """Return the rate to plan for: the highest of late, or of real-time requests that which is expected."""
         rate = max(self._recent[model.key])
-        if self._forecasts is None:
+        if self._forecasts is None or not model.tier.traits.has_slo:
             return rate
         # A replica that starts at the next decision serves after its load time.
         ahead_s = model.load_s + self._scenario.interval_s

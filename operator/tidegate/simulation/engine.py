@@ -10,7 +10,7 @@ from tidegate.allocation.errors import InvalidInputError
 from tidegate.allocation.shared_spares import SharedSpare, SparePlan
 from tidegate.allocation.snapshot import PoolInput, ReplicaCounts
 from tidegate.api.inference import Tier
-from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS
+from tidegate.planning.allocator.stream_demand import CATCH_UP_S
 from tidegate.simulation.fleet import ReplicaSet, SimulatedFleet
 from tidegate.simulation.outcome import IntervalOutcome, SimulationOutcome
 from tidegate.simulation.scenario import Scenario, SimulatedModel
@@ -36,9 +36,8 @@ class PolicyView:
 
     @property
     def demand_rates(self) -> Mapping[str, float]:
-        """Return the rates; a near-line stream's includes its backlog, spread over the horizon of a decision."""
-        horizon_s = HORIZON_STEPS[0].seconds
-        return {key: rate + self.backlog.get(key, 0.0) / horizon_s for key, rate in self.rates.items()}
+        """Return the rates; a near-line stream's includes its backlog, as the allocator counts it."""
+        return {key: rate + self.backlog.get(key, 0.0) / CATCH_UP_S for key, rate in self.rates.items()}
 
 
 class Policy(Protocol):
