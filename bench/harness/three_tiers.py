@@ -24,6 +24,7 @@ from builders.nearline import nearline_spec
 from builders.slow_models import SlowModel
 from builders.waiting import wait_until
 from fixtures.claim_reader import make_claim, make_reader
+from fixtures.cluster import POOL_TOLERATION
 from fixtures.installed import Space
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, Worked, a_message
 from tidegate.planning.pods import is_ready
@@ -58,16 +59,36 @@ print(sum(pq.read_metadata(path).num_rows for path in glob.glob('/mnt/pvc/scores
 """
 
 
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """How many slices of what processor request the pool has, and how often its allocator decides.
+
+    On `node` 1 no other pod can be: it has POOL_TAINT, as `fixtures.cluster` starts a cluster.
+    """
+
+    slices: int = SLICES
+    cpu_m: int = SLICE_CPU_M
+    interval: str = "3s"
+    dwell: str = "20s"
+    node: int = 0
+
+    @property
+    def tolerations(self) -> Sequence[Mapping[str, str]]:
+        """Return what its pods tolerate."""
+        return [POOL_TOLERATION] if self.node == 1 else []
+
+
 @contextmanager
-def create_pool(space: Space, mode: str) -> Generator[None]:
-    """Create the pool of the arm with exactly SLICES slices, whatever the node's capacity."""
+def create_pool(space: Space, mode: str, shape: PoolShape = PoolShape()) -> Generator[None]:
+    """Create the pool of the arm with exactly so many slices, whatever the node's capacity."""
     kubectl = space.kubectl
-    kubectl.run("label", "node", node_name(0), f"{LABEL}=here", "--overwrite")
+    kubectl.run("label", "node", node_name(shape.node), f"{LABEL}=here", "--overwrite")
     spec = {
         "nodeSelector": {LABEL: "here"},
-        "slice": {"cpu": {"cpu": f"{SLICE_CPU_M}m", "memory": "768Mi"}},
+        "tolerations": shape.tolerations,
+        "slice": {"cpu": {"cpu": f"{shape.cpu_m}m", "memory": "768Mi"}},
         "tiers": {"offline": {"floor": 1}},
-        "policy": {"mode": mode, "interval": "3s", "dwell": "20s"},
+        "policy": {"mode": mode, "interval": shape.interval, "dwell": shape.dwell},
     }
     space.apply("ComputePool", POOL, spec)
     try:
@@ -81,19 +102,21 @@ def create_pool(space: Space, mode: str) -> Generator[None]:
             lambda: _free_slices(space) > 0, "the pool has slices", evidence=lambda: _free_slices(space)
         )
         free = _free_slices(space)
-        if free < SLICES:
-            sys.exit(f"the node has room for {free} slices of {SLICE_CPU_M}m and 768Mi; {SLICES} are needed")
-        kubectl.apply(json.dumps(_make_ballast(space, free - SLICES)), space.namespace)
+        if free < shape.slices:
+            sys.exit(
+                f"the node has room for {free} slices of {shape.cpu_m}m and 768Mi; {shape.slices} are needed"
+            )
+        kubectl.apply(json.dumps(_make_ballast(space, shape, free - shape.slices)), space.namespace)
         wait_until(
-            lambda: _free_slices(space) == SLICES,
-            f"{SLICES} slices are free",
+            lambda: _free_slices(space) == shape.slices,
+            f"{shape.slices} slices are free",
             evidence=lambda: _free_slices(space),
         )
         kubectl.wait("condition=Ready", ("pod/reader",), space.namespace, 60)
         yield
     finally:
         kubectl.run("delete", "computepool", POOL, "--ignore-not-found")
-        kubectl.run("label", "node", node_name(0), f"{LABEL}-")
+        kubectl.run("label", "node", node_name(shape.node), f"{LABEL}-")
 
 
 def count_rows(space: Space) -> int:
@@ -123,10 +146,17 @@ def read_slices(space: Space) -> Mapping[str, int]:
     return counts
 
 
-def _make_ballast(space: Space, slices: int) -> Mapping[str, Any]:
+def _make_ballast(space: Space, shape: PoolShape, slices: int) -> Mapping[str, Any]:
     """Return a pod that occupies so many slices, and reads the results of the batch for us."""
-    cpu = {"requests": {"cpu": f"{slices * SLICE_CPU_M}m"}}
-    return make_reader(space.installed.site.values["images.dataplane"], RESULTS_CLAIM, resources=cpu)
+    cpu = {"requests": {"cpu": f"{slices * shape.cpu_m}m"}}
+    body = make_reader(space.installed.site.values["images.dataplane"], RESULTS_CLAIM, resources=cpu)
+    # With the priority of real-time pods, which would preempt it for room that belongs to no slice.
+    placed = {
+        "nodeSelector": {LABEL: "here"},
+        "tolerations": shape.tolerations,
+        "priorityClassName": "tidegate-realtime",
+    }
+    return {**body, "spec": {**body["spec"], **placed}}
 
 
 def publish_models(space: Space) -> None:

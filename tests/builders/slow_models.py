@@ -17,6 +17,7 @@ class TritonPythonModel:
         self.factor = float(parameters["factor"]["string_value"])
         self.given = parameters["given"]["string_value"]
         self.gives = parameters["gives"]["string_value"]
+        time.sleep(float(parameters["load_s"]["string_value"]))
 
     def execute(self, requests):
         time.sleep(self.delay_s)
@@ -33,7 +34,10 @@ class TritonPythonModel:
 
 @dataclass(frozen=True, slots=True)
 class SlowModel:
-    """Answers `factor` times its input, `delay_ms` after it was asked; rows below zero are an error."""
+    """Answers `factor` times its input, `delay_ms` after it was asked; rows below zero are an error.
+
+    Loading it takes `load_s`, as one of some gigabytes does.
+    """
 
     name: str
     factor: float
@@ -41,6 +45,7 @@ class SlowModel:
     given: str = "x"
     given_type: str = "FP32"
     gives: str = "score"
+    load_s: float = 0.0
 
     def write(self, repository: Path) -> None:
         """Puts version 1 into a model repository."""
@@ -52,6 +57,7 @@ class SlowModel:
             "factor": self.factor,
             "given": self.given,
             "gives": self.gives,
+            "load_s": self.load_s,
         }
         lines = [
             f'name: "{self.name}"',
