@@ -17,7 +17,7 @@ class RecordedInference(ApiModel):
     inference: str
     tier: Tier
     load_seconds: float | None
-    """The median time from a pod's creation until it was ready; absent if no ready pod shows it."""
+    """The median time from free slices until a new replica served; absent if no decision and no ready pod shows it."""
     drain_seconds: float | None
     """The median time from a decision until the slices that it took were free; absent if no decision shows it."""
     missing: int

@@ -102,15 +102,31 @@ def select_placed(pool: str, inferences: Iterable[Inference]) -> Sequence[Infere
     return sorted(placed, key=lambda inference: inference.key)
 
 
-def measure_loads(pods: Iterable[Manifest]) -> Mapping[ObjectKey, float]:
-    """Return the median load time of the Inferences' pods in seconds."""
-    measured: dict[ObjectKey, list[float]] = {}
+def measure_loads(
+    pods: Iterable[Manifest], decisions: Iterable[AllocationDecision]
+) -> Mapping[ObjectKey, float]:
+    """Return the median time in seconds until a new replica of each Inference served, from when its slices were free.
+
+    It is that of the decisions that gave slices to this Inference alone. Without one it is that of its running pods: those
+    may be few, and may have started together with many others.
+    """
+    started: dict[ObjectKey, list[float]] = {}
     for body in pods:
         pod = read_assigned_pod(body)
         if pod is not None and pod.load_s is not None:
             name = body["metadata"]["labels"].get(INFERENCE_LABEL, "")
-            measured.setdefault(ObjectKey(key_of(body).namespace, name), []).append(pod.load_s)
-    return {key: median(seconds) for key, seconds in measured.items()}
+            started.setdefault(ObjectKey(key_of(body).namespace, name), []).append(pod.load_s)
+    decided: dict[ObjectKey, list[float]] = {}
+    for decision in decisions:
+        moves, outcome = decision.spec.moves, decision.status.outcome
+        takers = [move for move in moves if move.after > move.before]
+        if outcome is None or outcome.applied_at is None or len(takers) != 1 or takers[0].promoted:
+            continue
+        reclaim_s = outcome.reclaim_seconds if len(moves) > 1 else 0.0
+        if reclaim_s is not None:
+            load_s = (outcome.applied_at - decision.spec.at).total_seconds() - reclaim_s
+            decided.setdefault(ObjectKey.parse(takers[0].inference), []).append(max(load_s, 0.0))
+    return {key: median(seconds) for key, seconds in {**started, **decided}.items()}
 
 
 def measure_drains(decisions: Iterable[AllocationDecision]) -> Mapping[ObjectKey, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
@@ -22,6 +22,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
+from tidegate.kube.port import Manifest
 from tidegate.reports.recording import RecordedInference, RecordingReport, SkippedInference
 from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.services.objects import not_found_error
@@ -104,26 +105,27 @@ def _check_absent(request: RecordingRequest) -> None:
 
 
 async def _read_objects(client: KubeClient, name: str) -> tuple[RecordedObjects, tuple[str, ...]]:
-    """Return a pool with its Inferences, and why their load or drain times are unknown, if they are."""
+    """Return a pool with its Inferences, and what of their load and drain times is unknown, and why."""
     body = await client.get(kinds.COMPUTE_POOL, ObjectKey("", name))
     if body is None:
         raise not_found_error(kinds.COMPUTE_POOL, ObjectKey("", name))
     bodies = await client.list(kinds.INFERENCE)
     placed = [item for item in bodies if (item["spec"].get("placement") or {}).get("pool") == name]
     inferences = select_placed(name, map(Inference.parse, placed))
-    loads: Mapping[ObjectKey, float] = {}
-    drains: Mapping[ObjectKey, float] = {}
+    pods: Sequence[Manifest] = ()
+    decisions: Sequence[AllocationDecision] = ()
     notes: list[str] = []
     selector = f"{POOL_LABEL}={to_label_value(name)}"
     try:
-        loads = measure_loads(await client.list(kinds.POD, selector=selector))
+        pods = await client.list(kinds.POD, selector=selector)
     except TidegateError as error:
-        notes.append(f"no load time is recorded, because pods cannot be listed: {error}")
+        notes.append(f"load times are those of decisions alone, because pods cannot be listed: {error}")
     try:
-        decisions = await client.list(kinds.ALLOCATION_DECISION, selector=selector)
-        drains = measure_drains(map(AllocationDecision.parse, decisions))
+        bodies = await client.list(kinds.ALLOCATION_DECISION, selector=selector)
+        decisions = tuple(map(AllocationDecision.parse, bodies))
     except TidegateError as error:
         notes.append(f"no drain time is recorded, because allocation decisions cannot be listed: {error}")
+    loads, drains = measure_loads(pods, decisions), measure_drains(decisions)
     return RecordedObjects(ComputePool.parse(body), inferences, loads, drains), tuple(notes)
 
 

@@ -275,9 +275,9 @@ def _read_objects(fleet: FleetCaches, name: str) -> RecordedObjects:
         message = f"there is no ComputePool {name}"
         raise PermanentError(message)
     pods = fleet.pods.by_label(POOL_LABEL, to_label_value(name))
-    decisions = (decision for decision in fleet.decisions.list_all() if decision.spec.pool == name)
+    decisions = [decision for decision in fleet.decisions.list_all() if decision.spec.pool == name]
     inferences = select_placed(name, fleet.inferences.list_all())
-    return RecordedObjects(pool, inferences, measure_loads(pods), measure_drains(decisions))
+    return RecordedObjects(pool, inferences, measure_loads(pods, decisions), measure_drains(decisions))
 
 
 def _check_size(objects: RecordedObjects, span: RecordedSpan) -> None:
