@@ -45,7 +45,15 @@ class ChartPublisher:
             shutil.copytree(self.source_root / "charts" / name, chart)
             if name == "tidegate":
                 self._name_registry(chart / "values.yaml")
-            command = [self.helm, "package", chart, "--destination", folder, "--version", self.version]
+            command: list[str | Path] = [
+                self.helm,
+                "package",
+                chart,
+                "--destination",
+                folder,
+                "--version",
+                self.version,
+            ]
             command += ["--app-version", self.app_version, *self.signature]
             run_with_progress(command, task=f"packaging {name} {self.version}", progress=progress)
         return folder / f"{name}-{self.version}.tgz"

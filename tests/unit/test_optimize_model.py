@@ -63,12 +63,12 @@ def add_to_weights(model: ir.Model, number: float) -> int:
 
 def test_two_hundred_columns_are_fused_and_faster() -> None:
     model = a_model()
-    optimized = optimize_model(model)
+    optimized = optimize_model(model, measured_rows=(1, 16))
     fused = outcome_of("fuseEmbeddings", optimized.outcomes)
     assert (fused.applied, fused.reason, fused.changes, fused.max_error) == (True, "", 200, 0.0)
     assert fused.nodes_before > 600
     assert fused.nodes_after == len(optimized.model.graph.node) < 20
-    assert set(fused.speedups) == {1, 16, 128}
+    assert set(fused.speedups) == {1, 16}
     assert fused.speedups[1] > 2
     assert len(model.graph.node) > 600, "the given model is not changed"
 
