@@ -7,6 +7,7 @@ import math
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,7 +38,7 @@ from tidegate_dataplane.agent.artefacts.table_convert import convert_in_process
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import Feature
 from tidegate_dataplane.features import convert, key_writer, mapped_table, table_keys, tables
-from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult
+from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult, DiskBound
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.table_file import RECORDS_OFFSET, is_converted
@@ -223,6 +224,78 @@ def test_a_column_may_be_in_the_names_of_folders(tmp_path: Path) -> None:
     assert ages(FeatureEngine(a_plan(AGE), opened), 1, 2, 3, 4) == [30, 30, 40, -1]
 
 
+HASHED = Hash(name="age", field=of_user("age"), buckets=2**62)
+
+
+def ages_of_folder(folder: Path, feature: Feature, *files: dict[str, Any]) -> list[int]:
+    """The feature of users 0 to 3 from a folder with these files."""
+    folder.mkdir()
+    for number, columns in enumerate(files):
+        write_table(folder / f"{number}.parquet", **columns)
+    opened = convert.open_parquet_tables(a_plan(feature), {"profiles": folder})
+    return ages(FeatureEngine(a_plan(feature), opened), 0, 1, 2, 3)
+
+
+def test_all_files_of_a_folder_have_the_types_of_the_first(tmp_path: Path) -> None:
+    doubles = {"user_id": [0, 1], "age": pa.array([30.0, 40.0])}
+    integers = {"user_id": [2, 3], "age": pa.array([30, 40])}
+    first, second, *rest = ages_of_folder(tmp_path / "hashed", HASHED, doubles, integers)
+
+    assert rest == [first, second]
+    assert first != second
+    with pytest.raises(FeatureError, match=r"table 'profiles' cannot be read as Parquet: .*30\.5"):
+        ages_of_folder(
+            tmp_path / "truncated", AGE, integers, {"user_id": [0, 1], "age": pa.array([30.5, 40.0])}
+        )
+
+
+def test_a_column_that_a_later_file_of_a_folder_does_not_have_is_null_there(tmp_path: Path) -> None:
+    first = {"user_id": [0, 1], "age": [30, 40]}
+    for name, second in (("none", {"user_id": [2]}), ("null", {"user_id": [2], "age": pa.nulls(1)})):
+        assert ages_of_folder(tmp_path / name, AGE, first, second) == [30, 40, -1, -1]
+
+    with pytest.raises(FeatureError, match="table 'profiles', key column 'user_id' has 1 nulls of 3 rows"):
+        ages_of_folder(tmp_path / "keys", AGE, first, {"age": [50]})
+    with pytest.raises(FeatureError, match="table 'profiles' has no column 'age'; it has user_id"):
+        ages_of_folder(tmp_path / "first", AGE, {"user_id": [2]}, first)
+
+
+def test_tables_are_read_at_once_if_all_of_them_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"profiles": 5000, "catalogue": 9000}
+    write_table(tmp_path / "profiles.parquet", user_id=list(range(5000)), age=list(range(5000)))
+    write_table(tmp_path / "catalogue.parquet", item_id=[str(row) for row in range(9000)], price=[1.0] * 9000)
+    plan = a_plan(AGE, PRICE)
+    paths = {name: tmp_path / f"{name}.table" for name in rows}
+    for name, target in paths.items():
+        order = ConversionOrder(
+            plan=plan, table=name, parquet=tmp_path / f"{name}.parquet", sha256="", target=target
+        )
+        assert not convert.convert_file(order).error
+    sizes = {name: target.stat().st_size for name, target in paths.items()}
+    assert sizes["profiles"] < sizes["catalogue"]
+
+    for room, read in (
+        (sum(sizes.values()), {"profiles", "catalogue"}),
+        (sizes["catalogue"], {"profiles"}),
+        (1, set[str]()),
+    ):
+        monkeypatch.setattr(mapped_table, "_read_available_bytes", lambda room=room: 2 * room)
+        engine = FeatureEngine.from_files(plan, paths)
+        resident = {
+            name for name, target in paths.items() if measure_resident(target) * 1024 > sizes[name] // 2
+        }
+        assert resident == read
+        del engine
+
+
+def measure_resident(path: Path) -> int:
+    """KiB of a mapped file that are in this process's page table."""
+    lines = Path("/proc/self/smaps").read_text().split(str(path))[1].splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+
+
 @pytest.mark.parametrize("share", [0.5, 0.0])
 def test_a_table_that_is_read_when_it_is_used_has_the_same_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
@@ -232,9 +305,7 @@ def test_a_table_that_is_read_when_it_is_used_has_the_same_values(
 
     engine = converted(parquet, AGE)
 
-    lines = Path("/proc/self/smaps").read_text().split(str(tmp_path / "t.table"))[1].splitlines()
-    resident = next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
-    assert (resident >= 5000 * 8 // 1024) == (share > 0)
+    assert (measure_resident(tmp_path / "t.table") >= 5000 * 8 // 1024) == (share > 0)
     assert ages(engine, 0, 4999, 5000) == [0, 4999, -1]
 
 
@@ -391,22 +462,94 @@ def test_a_disk_that_gets_full_is_reported_with_both_numbers(tmp_path: Path, siz
     with files_of_at_most(size):
         result = convert.convert_file(order)
 
-    assert result.is_disk_full
+    assert result.needed_bytes == 185_544
     assert result.error.startswith("table 'profiles' needs 185,544 bytes of disk when it is converted, and ")
-    assert "free: raise spec.tableStorage, free space on the node" in result.error
+    assert "free: free space on the disk, or read fewer columns of the table" in result.error
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
-    assert not convert.convert_file(order).is_disk_full
+    assert not convert.convert_file(order).error
 
 
-def test_a_table_that_does_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_does_not_fit_beside_the_reserve_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parquet = write_table(tmp_path / "t.parquet", user_id=[1], age=[2])
-    usage = convert.shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(convert.shutil, "disk_usage", lambda folder: usage)
+    usage = shutil.disk_usage(tmp_path)._replace(total=10_000_000, free=1_001_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    order = an_order(parquet, tmp_path / "t.table")
+    reserved = order.model_copy(update={"disk": DiskBound(reserve_share=0.1)})
 
-    result = convert.convert_file(an_order(parquet, tmp_path / "t.table"))
+    result = convert.convert_file(reserved)
 
-    assert result.is_disk_full
-    assert "and 1,000 are free" in result.error
+    assert result.needed_bytes == 65_584
+    assert "and 1,000 are free beside a reserve of 10% of the disk:" in result.error
+    assert not convert.convert_file(order).error
+
+
+@pytest.mark.parametrize("keys", [range(3000), range(0, 3000 * 10**6, 10**6)])
+def test_a_table_may_have_as_many_bytes_as_allowed_and_no_more(tmp_path: Path, keys: range) -> None:
+    parquet = write_table(tmp_path / "t.parquet", user_id=list(keys), age=[1] * 3000)
+    order = an_order(parquet, tmp_path / "t.table")
+    size = convert.convert_file(order).size
+    bound = DiskBound(
+        max_bytes=size - 4096, allowed="of the 9 for all tables (spec.x)", size_remedy="raise spec.x"
+    )
+
+    refused = convert.convert_file(order.model_copy(update={"disk": bound}))
+    allowed = convert.convert_file(order.model_copy(update={"disk": DiskBound(max_bytes=size)}))
+
+    assert refused.error.startswith("table 'profiles' takes at least ")
+    assert refused.error.endswith(
+        f"and {size - 4096:,} are left to it of the 9 for all tables (spec.x): raise spec.x"
+    )
+    assert not refused.needed_bytes
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.parquet", "t.table"]
+    assert allowed.size == size
+
+
+def test_long_lists_are_converted_in_blocks_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_all, sizes = convert.write_all, list[int]()
+
+    def record_size(file: Any, values: Any) -> None:
+        sizes.append(values.nbytes)
+        write_all(file, values)
+
+    monkeypatch.setattr(convert, "write_all", record_size)
+    long = Lookup(name="age", field=of_user("age"), type=LookupType.INT64, length=4096, default="-1")
+    parquet = write_table(tmp_path / "t.parquet", user_id=list(range(600)), age=[[key] for key in range(600)])
+
+    assert ages(converted(parquet, long), *range(600), 600) == [*range(600), -1]
+    assert max(sizes) <= tables.BLOCK_BYTES < sum(sizes)
+
+
+CONVERT = """
+import sys
+from tidegate_dataplane.features import convert
+convert.MEMORY_BYTES = int(sys.argv[1]) << 20
+sys.exit(convert._convert_order())
+"""
+
+
+@pytest.mark.parametrize(("mebibytes", "fits"), [(24, False), (512, True)])
+def test_a_table_that_needs_too_much_memory_is_refused_with_the_bound(
+    tmp_path: Path, mebibytes: int, fits: bool
+) -> None:
+    lists = pa.ListArray.from_arrays([0, 4 << 20], pa.repeat(pa.scalar(7), 4 << 20))
+    parquet = write_table(tmp_path / "t.parquet", user_id=[1], age=lists)
+    first = Lookup(name="age", field=of_user("age"), type=LookupType.INT64, length=1, default="-1")
+    order = an_order(parquet, tmp_path / "t.table", first)
+    process = subprocess.run(
+        [sys.executable, "-c", CONVERT, str(mebibytes)],
+        input=order.model_dump_json().encode(),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
+        check=True,
+    )
+
+    result = ConversionResult.model_validate_json(process.stdout)
+    message = "table 'profiles' needs more than 24 MiB of memory when it is converted: write shorter lists"
+    assert (result.error.startswith(message), order.target.exists()) == (not fits, fits)
 
 
 def conversions() -> list[int]:
@@ -440,10 +583,10 @@ async def test_a_conversion_ends_with_its_order_and_its_end_is_reported(tmp_path
     await eventually(lambda: len(conversions()) == 1, what="the conversion runs")
     os.kill(conversions()[0], signal.SIGKILL)
     with pytest.raises(
-        ArtefactError, match="the conversion of table 'profiles' ended with status -9"
+        ArtefactError, match="of table 'profiles' was ended by signal 9, most likely"
     ) as raised:
         await task
-    assert raised.value.refusal.is_transient
+    assert not raised.value.refusal.is_transient
 
 
 # --- what processes share ---

@@ -20,12 +20,13 @@ from builders.pretended_server import PretendedServer
 from builders.waiting import eventually
 from tidegate_dataplane.agent.artefacts.folder_source import folder_source
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource, ResumePoint
+from tidegate_dataplane.agent.artefacts.table_convert import ConvertTable
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.config_text import ModelConfig
 from tidegate_dataplane.agent.files import OrderCheckpoint
 from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import AgentMetrics
-from tidegate_dataplane.agent.refusals import VersionRefusal
+from tidegate_dataplane.agent.refusals import ArtefactError, VersionRefusal
 from tidegate_dataplane.agent.repository import ModelRepository
 from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.agent.triton import ServerGoneError
@@ -41,7 +42,6 @@ from tidegate_dataplane.contract import (
     TableRefresh,
     TableReport,
 )
-from tidegate_dataplane.features import convert
 from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult
 from tidegate_dataplane.features.convert import convert_file
 from tidegate_dataplane.features.engine import FeatureEngine
@@ -126,6 +126,7 @@ class RefreshWorld:
         self.slow_path = ""
         """Its downloads wait until `may_download` is set."""
         self.may_download = asyncio.Event()
+        self.convert: ConvertTable = convert_here
         self.plan = a_plan(AGE, tables=[self.make_table("profiles", "user", self.users)])
         self.agent = self.restart_agent()
 
@@ -170,7 +171,7 @@ class RefreshWorld:
             open_source,
             self.metrics,
             clock=lambda: self.now_s,
-            convert=convert_here,
+            convert=lambda order: self.convert(order),
         )
         self.agent.start_with(None)
         return self.agent
@@ -180,11 +181,11 @@ class RefreshWorld:
         values = {"user_id": list(range(keys)), "age": [age] * keys, **columns}
         write_table(self.models / "part", **values).replace(self.users)
 
-    def accept_order(self) -> None:
+    def accept_order(self, **update: Any) -> None:
         order = a_desired_state(
             kind=OwnerKind.FEATURE_COMPUTE, format=ModelFormat.FEATURES, uri="", plan=self.plan
         )
-        assert self.agent.accept_order(order)
+        assert self.agent.accept_order(order.model_copy(update=update))
 
     async def settle(self, turns: int = 20) -> None:
         """Take steps, and check what is due, until there is nothing left to do."""
@@ -380,23 +381,99 @@ async def test_a_table_for_which_the_disk_is_too_small_is_named_and_the_old_one_
     pod: RefreshWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(pod.folder)
-    monkeypatch.setattr(convert.shutil, "disk_usage", lambda folder: usage._replace(free=5000))
+    usage = usage._replace(total=10_000_000, free=1_005_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     pod.publish_users(2)
+    await pod.pass_interval()
+    downloads = len(pod.downloads)
     await pod.pass_interval()
 
     assert pod.answer() == [1, 1, 1]
     assert pod.table.problem is TableProblem.TABLE_UNREACHABLE
     assert pod.table.message == (
-        "table 'profiles' needs 65,944 bytes of disk when it is converted, and 5,000 are free: raise spec.tableStorage, free "
-        "space on the node, or read fewer columns of it"
+        "table 'profiles' needs 65,944 bytes of disk when it is converted, and 5,000 are free beside a reserve of 10% of the "
+        "disk: raise spec.tableStorage, free space on the node, or read fewer columns of the table"
     )
     assert pod.agent.build_report().phase is AgentPhase.READY
     assert list((pod.folder / "repository" / ".incoming").iterdir()) == []
+    # Nothing is downloaded while the disk has no room for it.
+    assert len(pod.downloads) == downloads
 
     monkeypatch.undo()
     await pod.pass_interval()
     assert pod.answer() == [2, 2, 2]
     assert pod.table.problem is None
+
+
+async def test_a_table_whose_conversion_is_killed_is_refused_until_it_changes(pod: RefreshWorld) -> None:
+    async def be_killed(_: ConversionOrder) -> ConversionResult:
+        raise ArtefactError(FailureReason.ARTEFACT_INVALID, "the conversion was ended by signal 9")
+
+    pod.convert = be_killed
+    pod.publish_users(2)
+    await pod.pass_interval()
+    downloads = len(pod.downloads)
+    await pod.pass_interval()
+
+    assert pod.answer() == [1, 1, 1]
+    assert (pod.table.problem, len(pod.downloads)) == (TableProblem.TABLE_REFUSED, downloads)
+
+    pod.convert = convert_here
+    pod.publish_users(3)
+    await pod.pass_interval()
+    assert pod.answer() == [3, 3, 3]
+
+
+async def test_tables_that_are_larger_than_allowed_when_converted_are_refused(pod: RefreshWorld) -> None:
+    (table,) = (pod.folder / "repository").rglob("*.table")
+    limit = table.stat().st_size
+    for update, message in (
+        (
+            {"max_artefact_bytes": limit},
+            f"{limit:,} for all tables (models.maxArtefactBytes): set spec.tableStorage",
+        ),
+        (
+            {"max_table_bytes": limit},
+            f"{limit:,} for all tables (spec.tableStorage): raise spec.tableStorage",
+        ),
+    ):
+        pod.publish_users(1)
+        pod.accept_order(**update)
+        await pod.settle()
+        assert pod.answer() == [1, 1, 1]
+
+        pod.publish_users(2, keys=100)
+        await pod.pass_interval()
+        assert pod.answer() == [1, 1, 1]
+        assert pod.table.problem is TableProblem.TABLE_REFUSED
+        assert message in pod.table.message
+
+
+async def test_a_later_table_is_refreshed_when_converted_tables_are_larger_than_their_downloads(
+    tmp_path: Path,
+) -> None:
+    pod = RefreshWorld(tmp_path)
+    pod.publish_users(1, keys=20_000)
+    items = write_table(pod.models / "items.parquet", item_id=["a"], price=[7])
+    tables = [pod.make_table("profiles", "user", pod.users), pod.make_table("catalogue", "item", items)]
+    pod.plan = a_plan(AGE, PRICE, tables=tables)
+    downloaded = pod.users.stat().st_size + items.stat().st_size
+    pod.accept_order(max_artefact_bytes=downloaded + 1000, max_table_bytes=1 << 30)
+    await pod.settle()
+    stored = (pod.folder / "repository").rglob("*.table")
+    assert sum(path.stat().st_size for path in stored) > downloaded + 1000
+
+    for price in (8, 9):
+        write_table(pod.models / "part", item_id=["a"], price=[price]).replace(items)
+        await pod.pass_interval()
+        assert [report.message for report in pod.agent.build_report().tables] == ["", ""]
+        assert pod.server.engine is not None
+        inputs = {"user_id": np.array([1]), "item_id": np.array([b"a"], dtype=object)}
+        assert pod.server.engine.compute_features(inputs)["price"].item() == price
+
+    write_table(pod.models / "part", item_id=["a" * 2000, "b"], price=[1, 2]).replace(items)
+    await pod.pass_interval()
+    assert "(models.maxArtefactBytes)" in pod.agent.build_report().tables[1].message
 
 
 @pytest.mark.parametrize("content", [b"", b"TGTABLE1", None])
@@ -560,6 +637,35 @@ async def test_a_table_whose_download_outlasts_its_order_is_dropped(pod: Refresh
 
     assert pod.answer() == [7, 7, 7]
     assert (len(pod.downloads), len(pod.server.loads)) == (downloads, loads)
+    assert list((pod.folder / "repository" / ".incoming").iterdir()) == []
+
+
+async def test_a_conversion_ends_with_its_order(pod: RefreshWorld) -> None:
+    ends: list[str] = []
+
+    async def convert_for_ever(_: ConversionOrder) -> ConversionResult:
+        try:
+            ends.append("begun")
+            return await asyncio.Future()
+        finally:
+            ends.append("ended")
+
+    pod.convert = convert_for_ever
+    pod.publish_users(2)
+    pod.now_s += LONGEST_S
+    check = asyncio.create_task(pod.agent.tables.check_tables())
+    await eventually(lambda: ends == ["begun"], "the conversion begins")
+    await pod.agent.take_step()
+    assert ends == ["begun"]
+
+    pod.convert = convert_here
+    order_other_users(pod)
+    await pod.agent.take_step()
+    await check
+
+    assert ends == ["begun", "ended"]
+    await pod.settle()
+    assert pod.answer() == [7, 7, 7]
     assert list((pod.folder / "repository" / ".incoming").iterdir()) == []
 
 

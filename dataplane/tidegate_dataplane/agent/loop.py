@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -17,6 +17,7 @@ from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.artefacts.source import OpenSource
 from tidegate_dataplane.agent.artefacts.table_convert import ConvertTable, convert_in_process
+from tidegate_dataplane.agent.cancellation import run_unless
 from tidegate_dataplane.agent.config_text import ModelConfig, to_config_text
 from tidegate_dataplane.agent.event_reports import EventReports
 from tidegate_dataplane.agent.files import OrderCheckpoint
@@ -332,7 +333,8 @@ class Agent:
         try:
             staging = await asyncio.to_thread(self._repository.make_staging)
             partial_dir = self._repository.partial_dir
-            facts = await self._unless_changed(
+            facts = await run_unless(
+                self._changed,
                 fetch_artefact(
                     order,
                     staging,
@@ -340,7 +342,7 @@ class Agent:
                     progress,
                     partial_dir=partial_dir,
                     convert=self._convert,
-                )
+                ),
             )
             if facts is None:
                 log.info(
@@ -381,19 +383,6 @@ class Agent:
             sha256=facts.digest,
             seconds=round(seconds, 3),
         )
-
-    async def _unless_changed(self, work: Coroutine[Any, Any, ArtefactFacts]) -> ArtefactFacts | None:
-        """Await the work, or cancel it and return None when another order arrives first."""
-        task = asyncio.ensure_future(work)
-        changed = asyncio.ensure_future(self._changed.wait())
-        try:
-            await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            changed.cancel()
-            if not task.done():
-                task.cancel()
-            await asyncio.gather(task, changed, return_exceptions=True)
-        return None if task.cancelled() else task.result()
 
     async def _load_versions(self, action: LoadVersions) -> VersionRefusal | None:
         """Let the server load versions; return why the order's version does not serve, None if it does."""

@@ -26,6 +26,14 @@ class ArtefactError(Exception):
         self.refusal = VersionRefusal(reason, message)
 
 
+class DiskFullError(ArtefactError):
+    """The pod's disk has less room than the artefact needs; it may pass, and until then nothing has to be downloaded."""
+
+    def __init__(self, message: str, needed_bytes: int) -> None:
+        super().__init__(FailureReason.FETCH_FAILED, message)
+        self.needed_bytes = needed_bytes
+
+
 class DeniedError(ArtefactError):
     """The source answers and denies access; it may pass, since credentials may still propagate there."""
 

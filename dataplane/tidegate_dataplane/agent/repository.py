@@ -65,6 +65,11 @@ class ModelRepository:
         self._compiled = cache / COMPILE_DIR
 
     @property
+    def root(self) -> Path:
+        """Return the folder of the models."""
+        return self._root
+
+    @property
     def partial_dir(self) -> Path:
         """Return the folder of unfinished downloads, which a restarted agent resumes; on the repository's file system."""
         return self._parts

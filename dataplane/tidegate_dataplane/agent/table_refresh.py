@@ -14,15 +14,16 @@ from tidegate_dataplane.agent import state
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress, open_target
 from tidegate_dataplane.agent.artefacts.source import OpenSource
-from tidegate_dataplane.agent.artefacts.table_convert import ConvertTable, convert_tables
+from tidegate_dataplane.agent.artefacts.table_convert import ConvertTable, convert_tables, has_room
 from tidegate_dataplane.agent.artefacts.table_fetch import (
     StoredTables,
     converted_path,
     fetch_tables,
     identify_table,
 )
+from tidegate_dataplane.agent.cancellation import run_unless
 from tidegate_dataplane.agent.metrics import AgentMetrics
-from tidegate_dataplane.agent.refusals import ArtefactError, VersionRefusal
+from tidegate_dataplane.agent.refusals import ArtefactError, DiskFullError, VersionRefusal
 from tidegate_dataplane.agent.repository import InstalledVersion, ModelRepository
 from tidegate_dataplane.agent.state import AgentMemory, LoadVersions, ObservedPod
 from tidegate_dataplane.agent.triton import ServerGoneError
@@ -85,14 +86,18 @@ class _NewTable:
 
 @dataclass(slots=True)
 class _TableChecks:
-    """When a table is checked next, and why its newest content was not taken."""
+    """When a table is checked next, and why its newest content was not taken: for good, or until `needed_bytes` are free."""
 
     next_check_s: float
     refused_identity: str = ""
+    needed_bytes: int | None = None
     refusal: VersionRefusal | None = None
 
+    def refuse_content(self, identity: str, needed_bytes: int | None = None) -> None:
+        self.refused_identity, self.needed_bytes = identity, needed_bytes
+
     def clear_refusal(self) -> None:
-        self.refused_identity, self.refusal = "", None
+        self.refused_identity, self.needed_bytes, self.refusal = "", None, None
 
 
 class TableRefresher:
@@ -118,6 +123,8 @@ class TableRefresher:
         self._random = random.Random(pod)  # noqa: S311 - spreads checks, and keeps no secret
         self._served: _ServedTables | None = None
         self._order: DesiredState | None = None
+        self._fetched_order: DesiredState | None = None
+        self._reordered = asyncio.Event()
         self._new: _NewTable | None = None
         self._checks: dict[str, _TableChecks] = {}
         self._keys: dict[str, int] = {}
@@ -128,6 +135,8 @@ class TableRefresher:
         self, desired: DesiredState | None, observed: ObservedPod, memory: AgentMemory
     ) -> ObservedPod:
         """Return the observation with whether the server must load the version's tables."""
+        if desired is None or state.content_of(desired) != self._fetched_order:
+            self._reordered.set()
         self._served = served = _find_served_tables(desired, observed, memory)
         if served is None:
             return observed
@@ -208,23 +217,34 @@ class TableRefresher:
         self, served: _ServedTables, table: FeatureTable, refresh: TableRefresh, checks: _TableChecks
     ) -> None:
         """Fetch and check a table that its source has changed; raise ArtefactError if it cannot be taken."""
+        self._fetched_order = served.order
+        self._reordered.clear()
         identity = await identify_table(table, served.order, self._delivery.open_source)
         present = served.facts.tables.get(table.name)
         if present is not None and present.identity == identity:
             checks.clear_refusal()
             return
-        if identity == checks.refused_identity and checks.refusal is not None:
+        if checks.refusal is not None and await asyncio.to_thread(self._is_refused, identity, checks):
             raise ArtefactError(checks.refusal.reason, checks.refusal.message)
         try:
-            self._new = await self._fetch_table(served, table, refresh)
+            self._new = await run_unless(self._reordered, self._fetch_table(served, table, refresh))
+        except DiskFullError as error:
+            checks.refuse_content(identity, error.needed_bytes)
+            raise
         except ArtefactError as error:
             if not error.refusal.is_transient:
-                checks.refused_identity = identity
+                checks.refuse_content(identity)
             raise
         if self._new is None:
             checks.clear_refusal()
         else:
             self._wake()
+
+    def _is_refused(self, identity: str, checks: _TableChecks) -> bool:
+        """Return whether a table with this content was refused, and would be again."""
+        if identity != checks.refused_identity:
+            return False
+        return checks.needed_bytes is None or not has_room(self._repository.root, checks.needed_bytes)
 
     async def _fetch_table(
         self, served: _ServedTables, table: FeatureTable, refresh: TableRefresh
@@ -237,8 +257,6 @@ class TableRefresher:
         try:
             target = open_target(order, staging, progress, partial_dir=self._repository.partial_dir)
             facts = await fetch_tables(order, target, self._delivery.open_source, stored)
-            if served.order != self._order:
-                return None
             if facts.digest == served.facts.digest:
                 await asyncio.to_thread(self._record_identity, served, table, facts)
                 return None
@@ -320,7 +338,7 @@ class TableRefresher:
             return False
         checks = self._checks[new.name]
         if not refusal.is_transient and not _is_first_end(refusal, checks.refusal):
-            checks.refused_identity = new.facts.tables[new.name].identity
+            checks.refuse_content(new.facts.tables[new.name].identity)
         self._record_refusal(new.name, checks, refusal)
         await asyncio.to_thread(self._repository.discard_folder, new.staging)
         return False

@@ -6,7 +6,9 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 
+from tidegate_dataplane.agent.artefacts.node_cache import MIN_FREE_SHARE
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.batch.columns import pc
 from tidegate_dataplane.batch.errors import TableError
@@ -21,19 +23,24 @@ from tidegate_dataplane.batch.plan import FileSegment, InputFile
 from tidegate_dataplane.batch.row_features import RowsView, make_keys, translate_errors
 from tidegate_dataplane.batch.store import TableSource
 from tidegate_dataplane.contract import BatchFeatures, EventStream, FeatureTable
+from tidegate_dataplane.features.conversion import DiskBound
 from tidegate_dataplane.features.convert import convert_temporarily
 from tidegate_dataplane.features.engine import FeatureEngine
+from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.event_file import (
     EventColumns,
     RecordedEvents,
     list_event_columns,
     read_event_columns,
 )
-from tidegate_dataplane.features.mapped_table import MappedTable
+from tidegate_dataplane.features.mapped_table import MappedTable, read_ahead
 from tidegate_dataplane.features.table_layout import TableLayout, list_layouts
-from tidegate_dataplane.features.tables import BLOCK_ROWS
 
 _CHUNK_BYTES: Final = 8 << 20
+_DISK: Final = DiskBound(
+    reserve_share=MIN_FREE_SHARE,
+    disk_remedy="raise spec.tableStorage of the FeatureCompute, free space on the node",
+)
 
 OpenFolder = Callable[[str], TableSource]
 """Opens the folder of a URI."""
@@ -44,8 +51,9 @@ class _StoredRows:
     """The rows of a table's files in a store."""
 
     def __init__(
-        self, files: Sequence[InputFile], read_files: Callable[[Sequence[str]], Iterator[Any]]
+        self, name: str, files: Sequence[InputFile], read_files: Callable[[Sequence[str]], Iterator[Any]]
     ) -> None:
+        self._name = name
         self._files = files
         self._read_files = read_files
 
@@ -54,10 +62,22 @@ class _StoredRows:
         del columns
         return sum(file.rows for file in self._files)
 
-    def read_blocks(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield them in order, as record batches of Arrow."""
+    def read_blocks(self, columns: Sequence[str], block_rows: int) -> Iterator[Any]:
+        """Yield them in order, as record batches of Arrow with the types of the first file."""
+        schema: Any = None
         for part in self._read_files(columns):
-            yield from part.to_batches(max_chunksize=BLOCK_ROWS)
+            schema = part.schema if schema is None else schema
+            yield from self._unify_types(part, schema).to_batches(max_chunksize=block_rows)
+
+    def _unify_types(self, part: Any, schema: Any) -> Any:
+        if part.schema.equals(schema):
+            return part
+        try:
+            return part.cast(schema)
+        except pa.ArrowInvalid as error:
+            raise FeatureError(
+                f"table {self._name!r} has files with other types than {self._files[0].path}: {error}"
+            ) from error
 
 
 class FeatureSources:
@@ -98,6 +118,7 @@ class FeatureSources:
                 table.name: self._convert_table(table, files[table.name], layouts[table.name])
                 for table in plan.tables
             }
+            read_ahead(tables.values())
             events = {
                 stream.name: self._read_events(stream, files[stream.name], rows) for stream in plan.streams
             }
@@ -111,7 +132,7 @@ class FeatureSources:
         if not any(file.rows for file in files):
             raise TableError(f"table {table.name!r} at {self.features.sources[table.name]} has no rows")
         read_files = partial(self._read_files, table.name, files)
-        return convert_temporarily(layout, _StoredRows(files, read_files))
+        return convert_temporarily(layout, _StoredRows(table.name, files, read_files), _DISK)
 
     def _read_events(self, stream: EventStream, files: Sequence[InputFile], rows: RowsView) -> RecordedEvents:
         entity = self._entities[stream.entity]

@@ -151,6 +151,12 @@ class DesiredState(ContractModel):
         description="compile the shapes that requests often have for an engine, after the graph passes",
     )
     max_artefact_bytes: int = Field(default=20 * GIBIBYTE, ge=1)
+    max_table_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        exclude_if=lambda limit: limit is None,
+        description="bytes that all converted tables of a plan may have together; max_artefact_bytes if absent",
+    )
     allowed_hosts: tuple[str, ...] = Field(
         default=(), description="hosts that https:, oci: and hf: URIs may name or lead to"
     )

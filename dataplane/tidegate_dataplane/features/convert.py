@@ -5,7 +5,7 @@
 
 import errno
 import os
-import shutil
+import resource
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,15 +16,16 @@ import numpy as np
 
 from tidegate_dataplane.contract import FeaturePlan
 from tidegate_dataplane.features import hashing
-from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult
+from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult, DiskBound
 from tidegate_dataplane.features.errors import DiskFullError, FeatureError
 from tidegate_dataplane.features.key_writer import (
     KeySpill,
     WrittenIndex,
+    measure_index,
     write_all,
     write_index,
 )
-from tidegate_dataplane.features.mapped_table import MappedTable, map_table
+from tidegate_dataplane.features.mapped_table import MappedTable, map_table, read_ahead
 from tidegate_dataplane.features.references import check_fields
 from tidegate_dataplane.features.table_file import RECORDS_OFFSET, TableHeader, read_header, write_header
 from tidegate_dataplane.features.table_keys import count_key_words, hash_words, make_words, read_text
@@ -36,9 +37,11 @@ from tidegate_dataplane.features.table_layout import (
     name_feature,
     name_hash,
 )
-from tidegate_dataplane.features.tables import BLOCK_ROWS, ParquetRows, TableBlock
+from tidegate_dataplane.features.tables import ParquetRows, TableBlock, count_block_rows
 
 MAX_ROWS = (1 << 32) - 2
+MEMORY_BYTES = 512 << 20
+"""Memory that the process of a conversion may allocate beside its libraries; the agent's container has 1 GiB for both."""
 SEEDS = 8
 """Two of many keys may have one hash: then another seed is tried, which happens once in 10,000 tables of 50 million keys."""
 
@@ -50,8 +53,8 @@ class TableRows(Protocol):
         """Return their number; FeatureError if a column is missing."""
         ...
 
-    def read_blocks(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield them in order, as record batches of Arrow."""
+    def read_blocks(self, columns: Sequence[str], block_rows: int) -> Iterator[Any]:
+        """Yield them in order, as record batches of Arrow with at most so many rows and the same types."""
         ...
 
 
@@ -63,29 +66,34 @@ def convert_file(order: ConversionOrder) -> ConversionResult:
         layout = list_layouts(order.plan)[order.table]
         rows = ParquetRows(order.parquet, order.table)
         with part.open("w+b", buffering=0) as file:
-            write_table(file, rows, layout, part.parent, order.sha256, is_lasting=True)
+            write_table(file, rows, layout, part.parent, order.disk, order.sha256, is_lasting=True)
             size = read_header(file).size
         part.replace(order.target)
         _sync_folder(order.target.parent)
     except DiskFullError as error:
-        return ConversionResult(error=str(error), is_disk_full=True)
+        return ConversionResult(error=str(error), needed_bytes=error.needed_bytes)
     except FeatureError as error:
         return ConversionResult(error=str(error))
+    except MemoryError:
+        return ConversionResult(
+            error=f"table {order.table!r} needs more than {MEMORY_BYTES >> 20} MiB of memory when it is converted: write shorter "
+            "lists and texts, or smaller pages and row groups"
+        )
     finally:
         part.unlink(missing_ok=True)
     return ConversionResult(size=size)
 
 
-def convert_temporarily(layout: TableLayout, rows: TableRows) -> MappedTable:
+def convert_temporarily(layout: TableLayout, rows: TableRows, disk: DiskBound) -> MappedTable:
     """Return a table as one that is mapped from a file without a name, which is gone with its last reader.
 
-    The file is in the folder for temporary files ($TMPDIR).
+    The file is in the folder for temporary files ($TMPDIR), and its pages are read when they are used.
 
     Raises:
         FeatureError: the rows do not fit the layout, or the disk is full.
     """
     with tempfile.TemporaryFile(buffering=0) as file:
-        write_table(file, rows, layout, Path(tempfile.gettempdir()))
+        write_table(file, rows, layout, Path(tempfile.gettempdir()), disk)
         return map_table(file, layout)
 
 
@@ -96,10 +104,12 @@ def open_parquet_tables(plan: FeaturePlan, paths: Mapping[str, Path]) -> dict[st
         FeatureError: as `convert_temporarily`, and if a file is no Parquet file.
     """
     check_fields(plan)
-    return {
-        name: convert_temporarily(layout, ParquetRows(paths[name], name))
+    tables = {
+        name: convert_temporarily(layout, ParquetRows(paths[name], name), _OWN_DISK)
         for name, layout in list_layouts(plan).items()
     }
+    read_ahead(tables.values())
+    return tables
 
 
 def write_table(
@@ -107,6 +117,7 @@ def write_table(
     rows: TableRows,
     layout: TableLayout,
     folder: Path,
+    disk: DiskBound,
     source: str = "",
     *,
     is_lasting: bool = False,
@@ -114,7 +125,7 @@ def write_table(
     """Write a converted table to an empty file in `folder`; a lasting one is synced to the disk, its header last.
 
     Raises:
-        FeatureError: the rows do not fit the layout.
+        FeatureError: the rows do not fit the layout, or the table is larger than allowed.
         DiskFullError: naming the bytes that are needed and those that are free.
     """
     needed = 0
@@ -124,9 +135,10 @@ def write_table(
             raise FeatureError(f"table {layout.table!r} has {count:,} rows, and {MAX_ROWS:,} are possible")
         key_words = _count_key_words(rows, layout) if layout.has_text_keys else 0
         needed = estimate_bytes(layout, count, key_words)
-        if needed > shutil.disk_usage(folder).free:
-            raise _report_full_disk(layout.table, needed, folder)
-        writer = _TableWriter(file, layout, folder, key_words)
+        writer = _TableWriter(file, layout, folder, key_words, disk)
+        writer.check_size(RECORDS_OFFSET + (count + 1) * layout.make_dtype(key_words).itemsize)
+        if needed > disk.measure_room(folder):
+            raise _report_full_disk(layout.table, needed, folder, disk)
         header = writer.write_rows(rows, source)
         if is_lasting:
             os.fsync(file.fileno())
@@ -135,27 +147,41 @@ def write_table(
             os.fsync(file.fileno())
     except OSError as error:
         if error.errno in _FULL:
-            raise _report_full_disk(layout.table, needed, folder) from error
+            raise _report_full_disk(layout.table, needed, folder, disk) from error
         raise FeatureError(f"table {layout.table!r} cannot be converted: {error}") from error
 
 
 def _count_key_words(rows: TableRows, layout: TableLayout) -> int:
     """Return the words of the longest string key."""
     key = layout.entity.key
-    longest = [TableBlock(block, layout.table).measure_text(key) for block in rows.read_blocks([key])]
+    blocks = rows.read_blocks([key], count_block_rows(0))
+    longest = [TableBlock(block, layout.table).measure_text(key) for block in blocks]
     return count_key_words(max(longest, default=0))
 
 
 class _TableWriter:
     """Writes the records of one table, and the index of its keys."""
 
-    def __init__(self, file: BinaryIO, layout: TableLayout, folder: Path, key_words: int) -> None:
+    def __init__(
+        self, file: BinaryIO, layout: TableLayout, folder: Path, key_words: int, disk: DiskBound
+    ) -> None:
         self._file = file
         self._layout = layout
         self._folder = folder
         self._key_words = key_words
         self._dtype = layout.make_dtype(key_words)
+        self._block_rows = count_block_rows(self._dtype.itemsize)
+        self._disk = disk
         self._seed = 0
+
+    def check_size(self, size: int) -> None:
+        """Raise FeatureError if a file of so many bytes is larger than allowed."""
+        limit = self._disk.max_bytes
+        if limit is not None and size > limit:
+            raise FeatureError(
+                f"table {self._layout.table!r} takes at least {size:,} bytes of disk when it is converted, and {limit:,} "
+                f"are left to it {self._disk.allowed}: {self._disk.size_remedy}"
+            )
 
     def write_rows(self, rows: TableRows, source: str) -> TableHeader:
         """Write all but the header, and return that; FeatureError if the rows do not fit the layout, OSError as the disk does."""
@@ -187,7 +213,7 @@ class _TableWriter:
         entity, nulls = self._layout.entity, 0
         spill = KeySpill(self._folder)
         try:
-            for content in rows.read_blocks(self._layout.source_columns):
+            for content in rows.read_blocks(self._layout.source_columns, self._block_rows):
                 block = TableBlock(content, self._layout.table)
                 nulls += block.count_nulls(entity.key)
                 records = self._make_records(block)
@@ -219,6 +245,7 @@ class _TableWriter:
     def _write_index(self, spill: KeySpill, offset: int) -> tuple[KeySpill, WrittenIndex]:
         """Write the index, with another seed while two keys have one hash; return the tokens that it has."""
         are_keys = not self._layout.has_text_keys
+        self.check_size(offset + measure_index(spill, are_keys=are_keys))
         for _ in range(SEEDS):
             self._file.truncate(offset)
             self._file.seek(offset)
@@ -246,9 +273,9 @@ class _TableWriter:
         earlier.free_disk()
         spill = KeySpill(self._folder)
         size = self._dtype.itemsize
-        for start in range(0, count, BLOCK_ROWS):
+        for start in range(0, count, self._block_rows):
             self._file.seek(RECORDS_OFFSET + start * size)
-            content = self._file.read(min(BLOCK_ROWS, count - start) * size)
+            content = self._file.read(min(self._block_rows, count - start) * size)
             key_words = np.frombuffer(content, dtype=self._dtype)[KEY_FIELD]
             spill.append_tokens(hash_words(key_words, self._seed))
         return spill
@@ -261,13 +288,15 @@ class _TableWriter:
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_OWN_DISK = DiskBound(disk_remedy="free space in the folder for temporary files, set TMPDIR to another")
 
 
-def _report_full_disk(table: str, needed: int, folder: Path) -> DiskFullError:
-    free = shutil.disk_usage(folder).free
+def _report_full_disk(table: str, needed: int, folder: Path, disk: DiskBound) -> DiskFullError:
+    reserve = f" beside a reserve of {disk.reserve_share:.0%} of the disk" if disk.reserve_share else ""
     return DiskFullError(
-        f"table {table!r} needs {needed:,} bytes of disk when it is converted, and {free:,} are free: raise "
-        "spec.tableStorage, free space on the node, or read fewer columns of it"
+        f"table {table!r} needs {needed:,} bytes of disk when it is converted, and {disk.measure_room(folder):,} are free"
+        f"{reserve}: {disk.disk_remedy}, or read fewer columns of the table",
+        needed,
     )
 
 
@@ -283,9 +312,18 @@ def _convert_order() -> int:
     """Carry out the order on stdin, and write its result to stdout."""
     # Requests come first: the server has the same processors.
     os.nice(10)
+    _limit_memory()
     result = convert_file(ConversionOrder.model_validate_json(sys.stdin.buffer.read()))
     sys.stdout.write(result.model_dump_json())
     return 0
+
+
+def _limit_memory() -> None:
+    """Let allocations fail in this process, so that the kernel does not end the container."""
+    # What libraries have reserved depends on the number of processors, and is hardly used.
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    bound = (int(lines["VmData"].split()[0]) << 10) + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
 
 
 if __name__ == "__main__":

@@ -7,3 +7,7 @@ class FeatureError(ValueError):
 
 class DiskFullError(FeatureError):
     """A table for whose conversion the disk has no room; the message has the bytes that are needed and those that are free."""
+
+    def __init__(self, message: str, needed_bytes: int) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes

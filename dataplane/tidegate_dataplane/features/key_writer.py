@@ -88,14 +88,30 @@ class KeySpill:
 def write_index(file: BinaryIO, spill: KeySpill, *, are_keys: bool) -> WrittenIndex:
     """Write the index at the file's position; `are_keys`: the tokens are integer keys, which may be dense."""
     first, span = spill.find_range()
-    if are_keys and span <= DENSE_FACTOR * spill.count + 1024:
+    if _is_dense(spill, span, are_keys=are_keys):
         return _write_dense(file, spill, first, span)
     return _write_buckets(file, spill, are_keys=are_keys)
 
 
+def _is_dense(spill: KeySpill, span: int, *, are_keys: bool) -> bool:
+    return are_keys and span <= DENSE_FACTOR * spill.count + 1024
+
+
+def _count_homes(spill: KeySpill) -> int:
+    return max(-(-spill.count // _KEYS_PER_BUCKET), 1)
+
+
+def measure_index(spill: KeySpill, *, are_keys: bool) -> int:
+    """Return the bytes of the index that `write_index` writes, without a few for keys that find their bucket full."""
+    _, span = spill.find_range()
+    if _is_dense(spill, span, are_keys=are_keys):
+        return 4 * span
+    return 8 * BUCKET_WORDS * _count_homes(spill)
+
+
 def write_all(file: BinaryIO, values: npt.NDArray[Any]) -> None:
     """Write an array; a file without buffer may take less at a time."""
-    remaining = memoryview(np.ascontiguousarray(values).tobytes())
+    remaining = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
     while remaining:
         remaining = remaining[file.write(remaining) or 0 :]
 
@@ -121,7 +137,7 @@ def _write_dense(file: BinaryIO, spill: KeySpill, first: int, span: int) -> Writ
 
 
 def _write_buckets(file: BinaryIO, spill: KeySpill, *, are_keys: bool) -> WrittenIndex:
-    homes = max(-(-spill.count // _KEYS_PER_BUCKET), 1)
+    homes = _count_homes(spill)
     step = max(WINDOW_KEYS // _KEYS_PER_BUCKET, 1)
     writer = _BucketWriter(file, are_keys=are_keys)
     for start in range(0, homes, step):

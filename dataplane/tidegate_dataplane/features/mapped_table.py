@@ -6,7 +6,7 @@ its last reader ends.
 
 import contextlib
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -25,7 +25,7 @@ RECENT_KEYS: Final = 1 << 16
 """String keys whose rows a process remembers: to find one again takes a tenth of the time of a search."""
 MAX_RECENT_BYTES: Final = 255
 READ_AHEAD_SHARE: Final = 0.5
-"""Share of the available memory up to which a table is read at once when it is mapped."""
+"""Share of the available memory up to which tables are read at once when they are mapped, all of them together."""
 _MADV_POPULATE_READ: Final = 22
 """Of Linux; Python has no name for it before 3.14."""
 
@@ -43,6 +43,7 @@ class MappedTable:
     """A converted table, read-only."""
 
     def __init__(self, content: mmap.mmap, header: TableHeader, layout: TableLayout) -> None:
+        self._content = content
         self._header = header
         self._dtype = layout.make_dtype(header.key_words)
         self._has_text_keys = layout.has_text_keys
@@ -62,6 +63,24 @@ class MappedTable:
     def row_count(self) -> int:
         """Return the number of rows, which is also the row of unknown keys."""
         return self._header.rows
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the file."""
+        return self._header.size
+
+    def read_whole(self) -> None:
+        """Read the whole file into the page cache."""
+        try:
+            self._content.madvise(_MADV_POPULATE_READ)
+        except OSError:
+            # Linux before 5.14.
+            self._content.madvise(mmap.MADV_WILLNEED)
+
+    def read_on_use(self) -> None:
+        """Let the kernel read no more than what is asked for."""
+        # Keys are all over the table: reading ahead would evict pages that are used.
+        self._content.madvise(mmap.MADV_RANDOM)
 
     def read_records(self, keys: npt.NDArray[np.generic]) -> TableRecords:
         """Return the record of each key; keys are int64 [n], or an object array of bytes [n]."""
@@ -112,21 +131,18 @@ def map_table(file: BinaryIO, layout: TableLayout) -> MappedTable:
         content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except (FeatureError, OSError) as error:
         raise FeatureError(f"the converted table {layout.table!r} cannot be read: {error}") from error
-    _advise_kernel(content)
     return MappedTable(content, header, layout)
 
 
-def _advise_kernel(content: mmap.mmap) -> None:
-    """Read a table that fits into memory at once; of a larger one, no more than what is asked for."""
-    if len(content) > _read_available_bytes() * READ_AHEAD_SHARE:
-        # Keys are all over the table: reading ahead would evict pages that are used.
-        content.madvise(mmap.MADV_RANDOM)
-        return
-    try:
-        content.madvise(_MADV_POPULATE_READ)
-    except OSError:
-        # Linux before 5.14.
-        content.madvise(mmap.MADV_WILLNEED)
+def read_ahead(tables: Iterable[MappedTable]) -> None:
+    """Read tables that fit into memory together at once, the smallest first; of others, no more than what is asked for."""
+    room = _read_available_bytes() * READ_AHEAD_SHARE
+    for table in sorted(tables, key=lambda table: table.size_bytes):
+        room -= table.size_bytes
+        if room >= 0:
+            table.read_whole()
+        else:
+            table.read_on_use()
 
 
 def _read_available_bytes() -> int:
@@ -152,4 +168,5 @@ def map_tables(plan: FeaturePlan, paths: Mapping[str, Path]) -> dict[str, Mapped
                 tables[name] = map_table(file, layout)
         except OSError as error:
             raise FeatureError(f"the converted table {name!r} cannot be read: {error}") from error
+    read_ahead(tables.values())
     return tables

@@ -1,6 +1,6 @@
 """Read a plan's columns of a table from Parquet, one block of rows after the other."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.table_layout import NUMPY_TYPES, StoredFeature, parse_default
 
 BLOCK_ROWS = 8_192
-"""Rows that are decoded at once; it bounds the memory for that."""
+"""Rows that are decoded at once, at most."""
+BLOCK_BYTES = 8 << 20
+"""Bytes of the rows that are decoded at once; with BLOCK_ROWS, it bounds the memory for that."""
 _READ_BYTES = 1 << 20
 """Bytes of a column that are read at once."""
 
@@ -48,18 +50,22 @@ class ParquetRows:
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(error) from error
 
-    def read_blocks(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the rows in order, as record batches of at most BLOCK_ROWS, the first of which is empty and has the types.
+    def read_blocks(self, columns: Sequence[str], block_rows: int) -> Iterator[Any]:
+        """Yield the rows in order, as record batches of at most `block_rows`, the first of which is empty.
+
+        All have the types of the first file, and nulls for columns that a later file does not have.
 
         Raises:
-            FeatureError: a file is damaged.
+            FeatureError: a file is damaged, or has values that do not fit the types.
         """
         try:
             dataset = self._open_dataset()
             schema = pa.schema([dataset.schema.field(column) for column in columns])
             yield pa.RecordBatch.from_pylist([], schema=schema)
             for fragment in dataset.fragments:
-                yield from _read_fragment(fragment, schema)
+                yield from _read_fragment(fragment, schema, block_rows)
+        except pa.ArrowMemoryError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(error) from error
 
@@ -70,20 +76,48 @@ class ParquetRows:
         return FeatureError(f"table {self._name!r} cannot be read as Parquet: {error}")
 
 
-def _read_fragment(fragment: Any, schema: Any) -> Iterator[Any]:
+def count_block_rows(row_bytes: int) -> int:
+    """Return how many rows of a width in bytes are decoded at once."""
+    return max(min(BLOCK_ROWS, BLOCK_BYTES // max(row_bytes, 1)), 1)
+
+
+def _read_fragment(fragment: Any, schema: Any, block_rows: int) -> Iterator[Any]:
     """Yield the rows of one file; columns that are in the names of its folders have one value."""
     named = ds.get_partition_keys(fragment.partition_expression)
-    stored = [name for name in schema.names if name not in named]
     # Fragments, and files with pre_buffer, read the columns of a row group at once.
     with pq.ParquetFile(fragment.path, pre_buffer=False, buffer_size=_READ_BYTES) as file:
-        for batch in file.iter_batches(batch_size=BLOCK_ROWS, columns=stored, use_threads=False):
-            columns = [
-                pa.array([named[field.name]] * batch.num_rows)
-                if field.name in named
-                else batch.column(field.name)
-                for field in schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, names=schema.names)
+        available = set(file.schema_arrow.names)
+        stored = [name for name in schema.names if name in available and name not in named]
+        rows = min(block_rows, count_block_rows(_measure_row(file.metadata, stored)))
+        for batch in file.iter_batches(batch_size=rows, columns=stored, use_threads=False):
+            columns = [_take_column(batch, field, named) for field in schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _take_column(batch: Any, field: Any, named: Mapping[str, Any]) -> Any:
+    """Return a column of a batch with the type of the table's."""
+    if field.name in named:
+        return pa.array([named[field.name]] * batch.num_rows, field.type)
+    if field.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    column = batch.column(field.name)
+    return column if column.type == field.type else pc.cast(column, field.type)
+
+
+def _measure_row(metadata: Any, columns: Sequence[str]) -> int:
+    """Return the bytes of a row with these columns, of 8 bytes per value or element of a list, on average."""
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    chosen = [
+        index
+        for index, path in enumerate(paths)
+        if any(f"{path}.".startswith(f"{name}.") for name in columns)
+    ]
+    values = sum(
+        metadata.row_group(group).column(index).num_values
+        for group in range(metadata.num_row_groups)
+        for index in chosen
+    )
+    return 8 * values // max(metadata.num_rows, 1)
 
 
 class TableBlock:

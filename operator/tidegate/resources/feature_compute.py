@@ -47,6 +47,9 @@ def make_features_state(
         # Rows do not depend on each other, so what arrives while others are computed is computed together.
         batching=BatchingMode.FIXED,
         max_artefact_bytes=settings.max_artefact_bytes,
+        max_table_bytes=None
+        if features.spec.table_storage is None
+        else int(parse_quantity(features.spec.table_storage)),
         allowed_hosts=settings.allowed_hosts,
         plan=plan,
     )

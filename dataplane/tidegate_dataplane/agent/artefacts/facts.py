@@ -11,13 +11,17 @@ from tidegate_dataplane.runner_interface import SHARED_ROWS
 
 
 class StoredFile(BaseModel):
-    """One file of the artefact: path relative to the version folder, size in bytes, sha256 in hex."""
+    """One file of the artefact: path relative to the version folder, size in bytes, sha256 in hex.
+
+    A converted table has the sha256 of the Parquet file that it was made from, whose size is `fetched_size`.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     path: str
     size: int
     sha256: str
+    fetched_size: int = 0
 
 
 class SourceContent(BaseModel):

@@ -26,10 +26,10 @@ class StoredTables:
     changed: str
 
     def find_table(self, name: str) -> FetchedFile:
-        """Return the stored table as it was fetched, with the size of the converted one; KeyError if there is none."""
+        """Return the stored table as it was fetched; KeyError if there is none."""
         files = {file.path: file for file in self.facts.files}
         file = files[converted_path(name)]
-        return FetchedFile(table_path(name), file.size, file.sha256)
+        return FetchedFile(table_path(name), file.fetched_size, file.sha256)
 
 
 async def fetch_tables(
