@@ -173,7 +173,8 @@ def test_feature_compute_with_streams(check_golden: CheckGolden) -> None:
 def test_feature_compute_with_a_backfill(check_golden: CheckGolden) -> None:
     features = [{"name": "hist", "sequence": {"field": "clicks.item_id", "last": 20}}]
     body = a_feature_compute(
-        **live_features_spec(features=features, backfill=backfill_spec(secretName="lake"))
+        **live_features_spec(features=features, backfill=backfill_spec(secretName="lake")),
+        tableStorage="40Gi",
     )
     plan = plan_features(FeaturesObserved(body, NOW), SETTINGS)
     plan = replace(plan, apply=(*plan.apply, *plan.backfill.apply))

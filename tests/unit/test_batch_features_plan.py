@@ -96,6 +96,13 @@ def test_pods_mount_the_sources_and_have_the_memory_of_a_replica_besides() -> No
     assert memory == "2Gi"
     assert shard["resources"]["requests"]["memory"] == str((2048 + 128) << 20)
     assert shard["resources"]["limits"]["memory"] == str(4 << 30)
+    assert "ephemeral-storage" not in shard["resources"]["requests"]
+
+
+def test_pods_request_the_disk_that_a_replica_requests_for_its_tables() -> None:
+    compute = a_compute(tableStorage="40Gi")
+    (shard,) = find_job(plan(a_batch(), compute))["spec"]["template"]["spec"]["containers"]
+    assert shard["resources"]["requests"]["ephemeral-storage"] == "40Gi"
 
 
 def test_a_copy_of_a_table_is_read_in_its_place() -> None:

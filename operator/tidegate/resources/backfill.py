@@ -115,7 +115,7 @@ def build_backfill_objects(
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     limit = add_shard_memory(SHARD_MEMORY_LIMIT, shards)
-    container = build_shard_container(backfill, pod, settings, pod.memory, limit, pod.cpu)
+    container = build_shard_container(backfill, pod, settings, pod.memory, limit, pod.cpu, shards.disk)
     template = finish_shard_template(
         backfill,
         build_worker_template(pod, settings, container, SHARD_PORT, build_shard_volumes(backfill)),

@@ -230,6 +230,7 @@ def _build_template(
             settings,
             add_shard_memory(SHARD_MEMORY, features),
             add_shard_memory(SHARD_MEMORY_LIMIT, features),
+            disk=features.disk if features is not None else "",
         )
     ]
     spec["volumes"] = [*spec["volumes"], *build_shard_volumes(batch)]
@@ -270,8 +271,9 @@ def build_shard_container(
     memory: str,
     memory_limit: str,
     cpu: str = SHARD_CPU,
+    disk: str = "",
 ) -> dict[str, object]:
-    """Build the container of a shard's process."""
+    """Build the container of a shard's process; `disk` is for the tables that it converts, as a quantity."""
     mounts = build_read_mounts(pod)
     mounts.append({"name": "shard-tmp", "mountPath": "/tmp"})  # noqa: S108 - an emptyDir of the pod's own
     if batch.secret_name:
@@ -291,7 +293,11 @@ def build_shard_container(
         ],
         "ports": [{"name": "shard", "containerPort": SHARD_PORT, "protocol": "TCP"}],
         "resources": {
-            "requests": {"cpu": cpu, "memory": memory},
+            "requests": {
+                "cpu": cpu,
+                "memory": memory,
+                **({"ephemeral-storage": canonicalize_quantity(disk)} if disk else {}),
+            },
             "limits": {"memory": memory_limit},
         },
         "securityContext": CONTAINER_SECURITY,

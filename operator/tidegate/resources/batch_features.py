@@ -1,4 +1,4 @@
-"""What the pods of a batch compute features with: the plan, the files, and the memory that they take."""
+"""What the pods of a batch compute features with: the plan, the files, and the memory and disk that they take."""
 
 from dataclasses import dataclass
 
@@ -12,6 +12,9 @@ class ShardFeatures:
     order: BatchFeatures
     memory: str
     """That of a replica of the FeatureCompute, which suffices for its tables, as a quantity."""
+
+    disk: str = ""
+    """The disk that a replica of the FeatureCompute requests for its tables, as a quantity; empty if it requests none."""
 
     @property
     def source_uris(self) -> tuple[str, ...]:

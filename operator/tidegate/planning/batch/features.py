@@ -49,7 +49,9 @@ def resolve_features(
     problem = next(find_row_problems(rows, plan), None)
     if problem is not None:
         return PlanRefusal(Reason.PLAN_INVALID, problem)
-    return ShardFeatures(rows.make_order(plan), compute.spec.resources.memory)
+    return ShardFeatures(
+        rows.make_order(plan), compute.spec.resources.memory, compute.spec.table_storage or ""
+    )
 
 
 def refuse_memory(features: ShardFeatures, slices: SliceResources | None) -> PlanRefusal | None:

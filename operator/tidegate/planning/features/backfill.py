@@ -94,7 +94,9 @@ def plan_backfill(
             problem = f"{problem}; its last Job goes on: remove {BACKFILL_PATH} to stop it"
         verdict = Verdict(False, Reason.PLAN_INVALID, problem, stalled=True)
         return _report_verdict(features, features.status.backfill, verdict)
-    shards = ShardFeatures(rows.make_order(plan), features.spec.resources.memory)
+    shards = ShardFeatures(
+        rows.make_order(plan), features.spec.resources.memory, features.spec.table_storage or ""
+    )
     objects = build_backfill_objects(features, backfill, shards, settings)
     job: Any = objects[-1]
     run = _find_run(features, backfill, plan, children.jobs, job["metadata"]["name"])
