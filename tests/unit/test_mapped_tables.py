@@ -335,6 +335,16 @@ def test_keys_in_several_rows_are_counted_and_named(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
+def test_a_table_has_a_bounded_number_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert, "MAX_ROWS", 9)
+    for rows, error in (
+        (9, ""),
+        (10, "table 'profiles' has 10 rows, and 9 are possible: split it into several tables"),
+    ):
+        parquet = write_table(tmp_path / f"{rows}.parquet", user_id=list(range(rows)), age=[1] * rows)
+        assert convert.convert_file(an_order(parquet, tmp_path / f"{rows}.table")).error == error
+
+
 # --- files that are not what they should be ---
 
 

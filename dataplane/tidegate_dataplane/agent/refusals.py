@@ -26,7 +26,7 @@ class ArtefactError(Exception):
         self.refusal = VersionRefusal(reason, message)
 
 
-class DiskFullError(ArtefactError):
+class NoRoomError(ArtefactError):
     """The pod's disk has less room than the artefact needs; it may pass, and until then nothing has to be downloaded."""
 
     def __init__(self, message: str, needed_bytes: int) -> None:

@@ -65,7 +65,7 @@ class ModelRepository:
         self._compiled = cache / COMPILE_DIR
 
     @property
-    def root(self) -> Path:
+    def models_dir(self) -> Path:
         """Return the folder of the models."""
         return self._root
 

@@ -23,7 +23,7 @@ from tidegate_dataplane.agent.artefacts.table_fetch import (
 )
 from tidegate_dataplane.agent.cancellation import run_unless
 from tidegate_dataplane.agent.metrics import AgentMetrics
-from tidegate_dataplane.agent.refusals import ArtefactError, DiskFullError, VersionRefusal
+from tidegate_dataplane.agent.refusals import ArtefactError, NoRoomError, VersionRefusal
 from tidegate_dataplane.agent.repository import InstalledVersion, ModelRepository
 from tidegate_dataplane.agent.state import AgentMemory, LoadVersions, ObservedPod
 from tidegate_dataplane.agent.triton import ServerGoneError
@@ -228,7 +228,7 @@ class TableRefresher:
             raise ArtefactError(checks.refusal.reason, checks.refusal.message)
         try:
             self._new = await run_unless(self._reordered, self._fetch_table(served, table, refresh))
-        except DiskFullError as error:
+        except NoRoomError as error:
             checks.refuse_content(identity, error.needed_bytes)
             raise
         except ArtefactError as error:
@@ -244,7 +244,7 @@ class TableRefresher:
         """Return whether a table with this content was refused, and would be again."""
         if identity != checks.refused_identity:
             return False
-        return checks.needed_bytes is None or not has_room(self._repository.root, checks.needed_bytes)
+        return checks.needed_bytes is None or not has_room(self._repository.models_dir, checks.needed_bytes)
 
     async def _fetch_table(
         self, served: _ServedTables, table: FeatureTable, refresh: TableRefresh

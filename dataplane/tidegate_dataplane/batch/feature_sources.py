@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 
 from tidegate_dataplane.agent.artefacts.node_cache import MIN_FREE_SHARE
 from tidegate_dataplane.agent.refusals import ArtefactError
@@ -26,7 +25,6 @@ from tidegate_dataplane.contract import BatchFeatures, EventStream, FeatureTable
 from tidegate_dataplane.features.conversion import DiskBound
 from tidegate_dataplane.features.convert import convert_temporarily
 from tidegate_dataplane.features.engine import FeatureEngine
-from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.event_file import (
     EventColumns,
     RecordedEvents,
@@ -51,9 +49,8 @@ class _StoredRows:
     """The rows of a table's files in a store."""
 
     def __init__(
-        self, name: str, files: Sequence[InputFile], read_files: Callable[[Sequence[str]], Iterator[Any]]
+        self, files: Sequence[InputFile], read_files: Callable[[Sequence[str]], Iterator[Any]]
     ) -> None:
-        self._name = name
         self._files = files
         self._read_files = read_files
 
@@ -63,21 +60,9 @@ class _StoredRows:
         return sum(file.rows for file in self._files)
 
     def read_blocks(self, columns: Sequence[str], block_rows: int) -> Iterator[Any]:
-        """Yield them in order, as record batches of Arrow with the types of the first file."""
-        schema: Any = None
+        """Yield them in order, as record batches of Arrow; a table has one file."""
         for part in self._read_files(columns):
-            schema = part.schema if schema is None else schema
-            yield from self._unify_types(part, schema).to_batches(max_chunksize=block_rows)
-
-    def _unify_types(self, part: Any, schema: Any) -> Any:
-        if part.schema.equals(schema):
-            return part
-        try:
-            return part.cast(schema)
-        except pa.ArrowInvalid as error:
-            raise FeatureError(
-                f"table {self._name!r} has files with other types than {self._files[0].path}: {error}"
-            ) from error
+            yield from part.to_batches(max_chunksize=block_rows)
 
 
 class FeatureSources:
@@ -132,7 +117,7 @@ class FeatureSources:
         if not any(file.rows for file in files):
             raise TableError(f"table {table.name!r} at {self.features.sources[table.name]} has no rows")
         read_files = partial(self._read_files, table.name, files)
-        return convert_temporarily(layout, _StoredRows(table.name, files, read_files), _DISK)
+        return convert_temporarily(layout, _StoredRows(files, read_files), _DISK)
 
     def _read_events(self, stream: EventStream, files: Sequence[InputFile], rows: RowsView) -> RecordedEvents:
         entity = self._entities[stream.entity]

@@ -39,7 +39,8 @@ from tidegate_dataplane.features.table_layout import (
 )
 from tidegate_dataplane.features.tables import ParquetRows, TableBlock, count_block_rows
 
-MAX_ROWS = (1 << 32) - 2
+MAX_ROWS = 400_000_000
+"""Rows of a table: the time for an index that is not dense grows with their square, and takes about 40 minutes for so many."""
 MEMORY_BYTES = 512 << 20
 """Memory that the process of a conversion may allocate beside its libraries; the agent's container has 1 GiB for both."""
 SEEDS = 8
@@ -132,7 +133,9 @@ def write_table(
     try:
         count = rows.count_rows(layout.source_columns)
         if count > MAX_ROWS:
-            raise FeatureError(f"table {layout.table!r} has {count:,} rows, and {MAX_ROWS:,} are possible")
+            raise FeatureError(
+                f"table {layout.table!r} has {count:,} rows, and {MAX_ROWS:,} are possible: split it into several tables"
+            )
         key_words = _count_key_words(rows, layout) if layout.has_text_keys else 0
         needed = estimate_bytes(layout, count, key_words)
         writer = _TableWriter(file, layout, folder, key_words, disk)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, StoredFile
 from tidegate_dataplane.agent.artefacts.node_cache import MIN_FREE_SHARE
 from tidegate_dataplane.agent.artefacts.table_fetch import converted_path, table_path
-from tidegate_dataplane.agent.refusals import ArtefactError, DiskFullError
+from tidegate_dataplane.agent.refusals import ArtefactError, NoRoomError
 from tidegate_dataplane.contract import DesiredState, FailureReason
 from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult, DiskBound
 
@@ -32,7 +32,7 @@ async def convert_tables(
     tables have at most the bytes that the order allows.
 
     Raises:
-        ArtefactError: ArtefactInvalid if a table does not fit the plan or is too large, DiskFullError if the disk is full.
+        ArtefactError: ArtefactInvalid if a table does not fit the plan or is too large, NoRoomError if the disk is full.
     """
     plan = order.plan
     if plan is None:
@@ -55,7 +55,7 @@ async def convert_tables(
                 )
             )
             if result.needed_bytes:
-                raise DiskFullError(result.error, result.needed_bytes + fetched.size)
+                raise NoRoomError(result.error, result.needed_bytes + fetched.size)
             if result.error:
                 raise ArtefactError(FailureReason.ARTEFACT_INVALID, result.error)
             await asyncio.to_thread(parquet.unlink)
