@@ -192,3 +192,23 @@ async def test_a_question_that_prometheus_refuses_is_told_in_its_words() -> None
     async with served(refuse, "/api/v1/query") as url:
         with pytest.raises(PrometheusError, match=r"HTTP 400: .*parse error"):
             await PrometheusApi(url).query("up(")
+
+
+async def test_a_redirect_of_prometheus_is_named_and_a_proxy_without_post_is_asked_by_get() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.method == "POST":
+            return web.Response(status=405)
+        sample = {"metric": {}, "value": [0, request.query["query"]]}
+        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": [sample]}})
+
+    async def redirect(_: web.Request) -> web.Response:
+        raise web.HTTPMovedPermanently("https://prometheus.example/api/v1/query")
+
+    application = web.Application()
+    application.router.add_route("*", "/get/api/v1/query", answer)
+    application.router.add_route("*", "/away/api/v1/query", redirect)
+    async with on_loopback(application) as address:
+        [sample] = await PrometheusApi(f"http://{address}/get").query("17")
+        assert sample["value"][1] == "17"
+        with pytest.raises(PrometheusError, match=r"redirects to https://prometheus\.example/api/v1/query"):
+            await PrometheusApi(f"http://{address}/away").query("17")

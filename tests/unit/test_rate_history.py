@@ -14,13 +14,13 @@ from tidegate.planning.allocator.forecasts import RateHistory
 from tidegate.telemetry import expressions
 from tidegate.telemetry.prometheus_api import PrometheusError
 from tidegate.telemetry.rate_history import PrometheusRateHistory
-from tidegate.telemetry.recording_rules import SIGNAL_DEMAND
+from tidegate.telemetry.recording_rules import SIGNAL_DEMAND, SIGNAL_OFFERED
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")
 NOW = datetime(2026, 1, 29, 12, 3, 20, tzinfo=UTC)
 END = NOW.replace(minute=0, second=0)
 BLOCK = timedelta(minutes=5)
-RECORDED = f"max_over_time({SIGNAL_DEMAND}[5m])"
+RECORDED = f"max_over_time({SIGNAL_DEMAND}[5m]) or max_over_time({SIGNAL_OFFERED}[5m])"
 EVALUATED = f"max_over_time(({expressions.DEMAND})[5m:1m])"
 
 Answer = Callable[[str, datetime, datetime], Sequence[Any]]

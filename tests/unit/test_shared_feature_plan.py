@@ -314,3 +314,41 @@ class TestConditions:
         assert "while this spec is unchanged: FeatureCompute ads/live has changed" in event.message
         edited = user.parse(overlaid(user.dump(), {"metadata": {"generation": 2}}))
         assert plan(edited, an_origin(features=changed)).events == ()
+
+
+def test_too_many_sources_of_others_are_refused_before_all_are_copied() -> None:
+    def an_origin_of_one(number: int) -> FeatureCompute:
+        source = stream_source(f"s{number}", nats={"subject": f"events.{number}"})
+        feature = {"name": "idle", "timeSince": {"source": f"s{number}"}}
+        return a_feature_compute(
+            f"o{number}", "feed", entities=[USER], request=[], sources=[source], features=[feature]
+        )
+
+    origins = {origin.key: origin for origin in map(an_origin_of_one, range(64))}
+    looked_up: list[ObjectKey] = []
+
+    def find(key: ObjectKey) -> FeatureCompute | None:
+        looked_up.append(key)
+        return origins.get(key)
+
+    with pytest.raises(SharedFeatureError, match="there are more than 32 sources"):
+        resolve_shared(a_user(*(shared(f"f{number}", "idle", f"o{number}") for number in range(64))), find)
+    assert len(looked_up) == 33
+    resolve_shared(a_user(*(shared(f"f{number}", "idle", f"o{number}") for number in range(32))), find)
+
+
+def test_a_table_of_another_namespace_whose_host_would_get_our_credentials_is_refused_unless_declared() -> (
+    None
+):
+    table = {
+        "name": "profiles",
+        "entity": "user",
+        "table": {"uri": "https://files.ads.example/users.parquet"},
+    }
+    lookup = {"name": "age", "lookup": {"field": "profiles.age", "type": "int64", "default": "-1"}}
+    origin = an_origin(entities=[USER], sources=[table], features=[lookup], request=[])
+    with pytest.raises(SharedFeatureError, match="whose host would get the credentials of this namespace"):
+        resolve(a_user(shared("age")), origin)
+    assert resolve(a_user(shared("age"), sources=[table]), origin).spec.features[0].is_resolved
+    own = an_origin(namespace="feed", entities=[USER], sources=[table], features=[lookup], request=[])
+    assert resolve(a_user(shared("age", owner="feed/live")), own).spec.sources[0].name == "profiles"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +15,9 @@ from builders.pods import a_pod, a_report
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
+from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_jobs import find_feature_jobs
+from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.inference.planner import InferenceObserved, plan_inference
 from tidegate.planning.inference.stream_plan import StreamPlan, plan_stream
 from tidegate.resources.inference import hash_source, make_desired_state, make_inference_workload
@@ -66,7 +69,10 @@ def some_features(name: str = "users", namespace: str = "ads", **changes: Any) -
         ],
         **changes,
     }
-    return a_feature_compute(name, namespace, **{"status": READY, **spec})
+    plan_hash = ""
+    with suppress(InvalidSpecError):
+        plan_hash = compile_plan(a_feature_compute(name, namespace, **{**spec, "status": {}})).hash
+    return a_feature_compute(name, namespace, **{"status": {**READY, "planHash": plan_hash}, **spec})
 
 
 def features_of(plan: StreamPlan) -> StreamFeatures:
@@ -107,6 +113,19 @@ def test_features_of_another_namespace_are_called_by_their_own_name() -> None:
     )
     assert features.call.headers == {"x-tidegate-features": "shop/users"}
     assert features.call.title == "FeatureCompute shop/users"
+
+
+def test_features_that_another_owner_has_changed_are_asked_for_once_the_pods_have_them() -> None:
+    """The object has not changed, so its Ready is about the plan before."""
+    before = some_features()
+    ordered = an_order(plan_stream(a_worker(), before, GATEWAY, None))
+    changed = some_features(
+        features=[{"name": "age", "lookup": {"field": "profiles.age", "type": "int64", "default": "7"}}]
+    )
+    stale = changed.model_copy(update={"status": before.status})
+    assert ordered.stream is not None
+    assert features_of(plan_stream(a_worker(), stale, GATEWAY, ordered)) == ordered.stream.features
+    assert features_of(plan_stream(a_worker(), changed, GATEWAY, ordered)) != ordered.stream.features
 
 
 @pytest.mark.parametrize(

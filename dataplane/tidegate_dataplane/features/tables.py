@@ -117,7 +117,7 @@ def _measure_row(metadata: Any, columns: Sequence[str]) -> int:
         for group in range(metadata.num_row_groups)
         for index in chosen
     )
-    return 8 * values // max(metadata.num_rows, 1)
+    return int(8 * values // max(metadata.num_rows, 1))
 
 
 class TableBlock:

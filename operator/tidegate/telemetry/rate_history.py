@@ -15,7 +15,7 @@ from tidegate.planning.allocator.forecasts import RateHistory
 from tidegate.telemetry import expressions
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
 from tidegate.telemetry.rate_series import fill_steps
-from tidegate.telemetry.recording_rules import SIGNAL_DEMAND
+from tidegate.telemetry.recording_rules import SIGNAL_DEMAND, SIGNAL_OFFERED
 
 _BLOCK: Final = timedelta(seconds=BLOCK_S)
 _WINDOW: Final = timedelta(days=1)
@@ -24,9 +24,10 @@ _MAX_BYTES: Final = 32 << 20
 """Limit of one answer: some 4,000 Inferences."""
 _TIMEOUT_S: Final = 300
 
-# The recorded rates cost Prometheus least. Where it lacks the chart's rules, it evaluates their expression.
+# The recorded rates cost Prometheus least; before an upgrade, the chart's rules recorded what was offered alone. Where it lacks
+# the rules, it evaluates their expression.
 _QUERIES: Final = (
-    f"max_over_time({SIGNAL_DEMAND}[5m])",
+    f"max_over_time({SIGNAL_DEMAND}[5m]) or max_over_time({SIGNAL_OFFERED}[5m])",
     f"max_over_time(({expressions.DEMAND})[5m:1m])",
 )
 

@@ -14,7 +14,7 @@ from tidegate.resources.names import make_child_name
 from tidegate.telemetry import expressions
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
 from tidegate.telemetry.rate_series import fill_steps
-from tidegate.telemetry.recording_rules import SIGNAL_DEMAND
+from tidegate.telemetry.recording_rules import SIGNAL_DEMAND, SIGNAL_OFFERED
 
 _STEPS_PER_QUERY: Final = 360
 _MIN_WINDOW: Final = timedelta(minutes=1)
@@ -70,7 +70,8 @@ class PrometheusRecording:
 def _list_request_queries(window: str) -> Sequence[str]:
     """Return the queries of requests, the cheapest first."""
     return (
-        f"avg_over_time({SIGNAL_DEMAND}[{window}])",
+        # Before an upgrade, the chart's rules recorded what was offered alone.
+        f"avg_over_time({SIGNAL_DEMAND}[{window}]) or avg_over_time({SIGNAL_OFFERED}[{window}])",
         f"avg_over_time(({expressions.DEMAND})[{window}:1m])",
     )
 

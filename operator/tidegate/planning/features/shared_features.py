@@ -1,7 +1,8 @@
 """Resolve the features that a FeatureCompute uses by name from others: their definitions and sources become part of its plan."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pydantic.alias_generators import to_snake
 
@@ -32,6 +33,8 @@ FindFeatures: TypeAlias = Callable[[ObjectKey], FeatureCompute | None]
 
 _CLIENT_FIELDS: Final = frozenset({"secret_name", "sasl"})
 """Fields of a broker that belong to its client."""
+_SCHEMES_WITH_LOGIN: Final = frozenset({UriScheme.HTTPS, UriScheme.OCI})
+"""Schemes of tables whose host, which the URI names, gets a token or a password."""
 
 
 class SharedFeatureError(InvalidSpecError):
@@ -91,12 +94,6 @@ def resolve_shared(features: FeatureCompute, find: FindFeatures) -> FeatureCompu
             "sources": (*spec.sources, *resolution.copied),
         }
     )
-    if len(resolved.sources) > MAX_SOURCES or len(resolved.features) > MAX_FEATURES:
-        message = (
-            f"with what the shared features read there are {len(resolved.features)} features and {len(resolved.sources)} sources, and "
-            f"at most {MAX_FEATURES} and {MAX_SOURCES} are possible: use fewer"
-        )
-        raise SharedFeatureError(message, path="spec.features")
     return features.model_copy(update={"spec": resolved})
 
 
@@ -118,6 +115,10 @@ class _Resolution:
         self.namespace = features.key.namespace
         self.hidden: dict[str, Feature] = {}
         self.copied: list[FeatureSource] = []
+        self._names: dict[str, str] = {}
+        """Names of the sources by what they are."""
+        for source in self._spec.sources:
+            self._names.setdefault(_describe_source(source), source.name)
         self._scopes: dict[ObjectKey, _OriginScope] = {}
 
     def resolve_feature(
@@ -140,8 +141,15 @@ class _Resolution:
                 reference = SharedOperation(feature_compute=shared.feature_compute, feature=needed.name)
                 hidden = scope.copy_feature(needed, hidden_name)
                 self.hidden[hidden_name] = hidden.model_copy(update={"shared": reference})
+                self._check_limit("features", len(self._spec.features) + len(self.hidden), MAX_FEATURES, path)
             scope.add_readable(needed)
         return scope.copy_feature(scope.features[name], feature.name).model_copy(update={"shared": shared})
+
+    def _check_limit(self, kind: str, count: int, limit: int, path: str) -> None:
+        """Raise SharedFeatureError once there are too many: other people's FeatureComputes decide how many follow."""
+        if count > limit:
+            message = f"with what the shared features read there are more than {limit} {kind}, and no more are possible: use fewer"
+            raise SharedFeatureError(message, path=path)
 
     def _find_origin(self, shared: SharedOperation, find: FindFeatures, path: str) -> FeatureCompute:
         key = resolve_shared_name(shared.feature_compute, self.namespace)
@@ -185,17 +193,23 @@ class _Resolution:
         """Return the name of the source here: that of an equal one, or of a copy."""
         self.check_entity(origin, source.entity, title, path)
         is_foreign = origin.key.namespace != self.namespace
-        if is_foreign and source.table is not None and find_scheme(source.table.uri) is UriScheme.PVC:
+        present_name = self._names.get(_describe_source(source))
+        scheme = find_scheme(source.table.uri) if source.table is not None else None
+        if is_foreign and scheme is UriScheme.PVC and source.table is not None:
             message = (
                 f"{title} reads table {source.name} at {source.table.uri}, a volume of namespace {origin.key.namespace}, which no pod "
                 f"of {self.namespace} can mount: its owner can publish the table in an object store"
             )
             raise SharedFeatureError(message, path=path)
-        present = (*self._spec.sources, *self.copied)
-        for item in present:
-            if not _list_differences(item, source):
-                return item.name
-        self._check_name(source, present, title, path)
+        if present_name is not None:
+            return present_name
+        self._check_name(source, (*self._spec.sources, *self.copied), title, path)
+        if is_foreign and scheme in _SCHEMES_WITH_LOGIN and source.table is not None:
+            message = (
+                f"{title} reads table {source.name} at {source.table.uri}, whose host would get the credentials of this namespace: "
+                "declare the table in spec.sources if you trust the host"
+            )
+            raise SharedFeatureError(message, path=path)
         if is_foreign and _has_secret(source.stream):
             message = (
                 f"{title} reads stream {source.name} with a Secret of namespace {origin.key.namespace}, which no pod of "
@@ -206,6 +220,8 @@ class _Resolution:
         # The dead letters of its events are written by the pods of its owner.
         stream = source.stream and source.stream.model_copy(update={"dead_letters": None})
         self.copied.append(source.model_copy(update={"stream": stream}))
+        self._check_limit("sources", len(self._spec.sources) + len(self.copied), MAX_SOURCES, path)
+        self._names[_describe_source(source)] = source.name
         return source.name
 
     def _check_name(
@@ -312,6 +328,16 @@ def _list_read_names(feature: Feature) -> frozenset[str]:
 
 def _hide_name(origin: ObjectKey, feature: str) -> str:
     return f"{origin}.{feature}"
+
+
+def _describe_source(source: FeatureSource) -> str:
+    """Return what a source is, equal for two sources without differences."""
+    if source.table is not None:
+        return json.dumps([source.entity, source.table.uri, source.table.sha256])
+    assert source.stream is not None  # noqa: S101  a source is one of the two
+    client = set(_CLIENT_FIELDS)
+    left_out: dict[str, Any] = {"dead_letters": True, "nats": client, "kafka": client}
+    return json.dumps([source.entity, source.stream.model_dump(mode="json", exclude=left_out)])
 
 
 def _list_differences(source: FeatureSource, other: FeatureSource) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ def _resolve_features(
     )
     revision = hash_json([gateway, call.model_dump(mode="json"), plan.hash])
     features = StreamFeatures(gateway=gateway, call=call, revision=revision)
-    if features == before or _is_rolled_out(compute):
+    if features == before or _is_rolled_out(compute, plan):
         return features
     if previous_features is not None:
         # Its pods change one after the other, and the old plan is right for most of them.
@@ -100,11 +100,12 @@ def _resolve_features(
     return PlanRefusal(Reason.TARGET_NOT_READY, message, stalled=False)
 
 
-def _is_rolled_out(compute: FeatureCompute) -> bool:
-    """Return whether all pods have the present plan."""
+def _is_rolled_out(compute: FeatureCompute, plan: FeaturePlan) -> bool:
+    """Return whether all pods have the present plan, which also changes when a FeatureCompute does whose features it uses."""
     ready = next((item for item in compute.status.conditions if item.type == ConditionType.READY), None)
     return (
         compute.status.observed_generation == compute.metadata.generation
+        and compute.status.plan_hash == plan.hash
         and ready is not None
         and ready.status is ConditionStatus.TRUE
     )
