@@ -72,12 +72,15 @@ class SharedUse:
 
 def find_shared_uses(features: Iterable[FeatureCompute]) -> tuple[SharedUse, ...]:
     """Return the features that `features` use by name, whether they exist or not."""
-    return tuple(
-        SharedUse(*shared, item.key, feature.name, _list_reader_names(item.spec, feature.name))
-        for item in features
-        for feature in item.spec.features
-        if (shared := find_shared_feature(feature, item.key.namespace)) is not None and not feature.is_hidden
-    )
+    return tuple(use for item in features for use in _list_shared_uses(item))
+
+
+def _list_shared_uses(features: FeatureCompute) -> Iterator[SharedUse]:
+    readers = _index_readers(features.spec)
+    for feature in features.spec.features:
+        shared = find_shared_feature(feature, features.key.namespace)
+        if shared is not None and not feature.is_hidden:
+            yield SharedUse(*shared, features.key, feature.name, _collect_readers(readers, feature.name))
 
 
 def index_operations(spec: FeatureComputeSpec) -> Mapping[str, Feature]:
@@ -106,14 +109,25 @@ def trace_reads(spec: FeatureComputeSpec, feature: str) -> tuple[LineageStep, ..
 
 def trace_readers(spec: FeatureComputeSpec, feature: str) -> tuple[LineageStep, ...]:
     """Return the features that read a feature, and those that read these."""
+    index = _index_readers(spec)
 
     def list_readers(name: str) -> Iterable[Origin]:
         return (
-            Origin(LineageKind.FEATURE, f"{FEATURE_OWNER}.{reader}", reader)
-            for reader in find_reading_features(spec, name)
+            Origin(LineageKind.FEATURE, f"{FEATURE_OWNER}.{reader}", reader) for reader in index.get(name, ())
         )
 
     return tuple(_walk_tree(list_readers, feature, 1, {feature}))
+
+
+def _index_readers(spec: FeatureComputeSpec) -> Mapping[str, Sequence[str]]:
+    """Return the features that read each feature themselves, in the order of the spec."""
+    readers: dict[str, dict[str, None]] = {}
+    for item in spec.features:
+        for reference in item.field_references:
+            owner, _, name = reference.partition(".")
+            if owner == FEATURE_OWNER:
+                readers.setdefault(name, {})[item.name] = None
+    return {name: tuple(names) for name, names in readers.items()}
 
 
 def find_reading_features(spec: FeatureComputeSpec, feature: str) -> tuple[str, ...]:
@@ -128,8 +142,16 @@ def list_source_names(steps: Sequence[LineageStep]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.origin.owner for step in steps if step.origin.kind in kinds))
 
 
-def _list_reader_names(spec: FeatureComputeSpec, feature: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(step.origin.owner for step in trace_readers(spec, feature)))
+def _collect_readers(readers: Mapping[str, Sequence[str]], feature: str) -> tuple[str, ...]:
+    """Return all features that read a feature, through others too, in the order of trace_readers."""
+    collected: dict[str, None] = {}
+    waiting = list(reversed(readers.get(feature, ())))
+    while waiting:
+        name = waiting.pop()
+        if name not in collected:
+            collected[name] = None
+            waiting.extend(reversed(readers.get(name, ())))
+    return tuple(collected)
 
 
 def _name_shared(feature: Feature) -> str:
