@@ -90,7 +90,7 @@ def test_two_versions_are_compiled_under_load_and_no_answer_is_lost_or_wrong(spa
         wait_until(
             lambda: space.status("inference", "probe")["graph"]["comparedRequests"] > 1,
             what="requests are compared",
-            timeout_s=90,
+            timeout_s=150,
         )
         change_version(space, load)
     assert_both_answered(load)

@@ -268,6 +268,11 @@ class TestSetbacks:
 
         assert next_step(order(3), world(), known) == FetchArtefact(order(3))
 
+    def test_what_would_only_be_downloaded_again_is_retried_slowly(self) -> None:
+        known = state.record_failure(memory(order(1)), order(2), FETCH_FAILED, now_s=100.0, is_slow=True)
+        [setback] = known.setbacks
+        assert setback.retry_at_s == 100.0 + state.SLOW_RETRY_S[0]
+
     @pytest.mark.parametrize(
         ("refusal", "pauses"),
         [(FETCH_FAILED, [1, 2, 4, 8, 16, 32, 60, 60]), (LOAD_FAILED, [60, 120, 240, 480, 900, 900])],

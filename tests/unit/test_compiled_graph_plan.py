@@ -13,10 +13,9 @@ from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE, judge_graphs
+from tidegate.planning.inference.compiled_graph import COMPARISON_REQUEUE, COMPILE_REQUEUE, judge_graphs
 from tidegate.planning.inference.observed import InferenceObserved
 from tidegate.planning.inference.planner import plan_inference
-from tidegate.planning.inference.side_conditions import SIDE_REQUEUE
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.inference import build_inference_objects, hash_source, make_desired_state
 from tidegate.resources.serving import find_deployment, find_template_hash
@@ -160,7 +159,7 @@ def test_the_status_has_the_passes_and_the_measured_speed_up() -> None:
         "buckets": [],
     }
     assert "GraphCompiled" in [event.reason for event in planned.events]
-    assert planned.requeue_after == SIDE_REQUEUE
+    assert planned.requeue_after == COMPARISON_REQUEUE
 
 
 ENGINES = EngineReport(
@@ -264,7 +263,7 @@ def test_a_failure_says_which_version_serves_as_published_and_what_to_do() -> No
         "version 1 serves as published on 1 of 2 replicas: it needs more memory: raise spec.compile.memory",
     )
     assert "CompileFailed" in [event.reason for event in planned.events]
-    assert planned.requeue_after == SIDE_REQUEUE
+    assert planned.requeue_after == COMPARISON_REQUEUE
 
 
 def test_before_a_version_serves_it_says_so() -> None:

@@ -26,7 +26,7 @@ from tidegate_dataplane.agent.config_text import ModelConfig
 from tidegate_dataplane.agent.files import OrderCheckpoint
 from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import AgentMetrics
-from tidegate_dataplane.agent.refusals import ArtefactError, VersionRefusal
+from tidegate_dataplane.agent.refusals import VersionRefusal, WorkEndedError
 from tidegate_dataplane.agent.repository import ModelRepository
 from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.agent.triton import ServerGoneError
@@ -405,12 +405,16 @@ async def test_a_table_for_which_the_disk_is_too_small_is_named_and_the_old_one_
     assert pod.table.problem is None
 
 
-async def test_a_table_whose_conversion_is_killed_is_refused_until_it_changes(pod: RefreshWorld) -> None:
+async def test_a_table_whose_conversion_is_killed_twice_is_refused_until_it_changes(
+    pod: RefreshWorld,
+) -> None:
     async def be_killed(_: ConversionOrder) -> ConversionResult:
-        raise ArtefactError(FailureReason.ARTEFACT_INVALID, "the conversion was ended by signal 9")
+        raise WorkEndedError("the conversion was ended by signal 9")
 
     pod.convert = be_killed
     pod.publish_users(2)
+    await pod.pass_interval()
+    # Once, it may be the other work of the node.
     await pod.pass_interval()
     downloads = len(pod.downloads)
     await pod.pass_interval()
@@ -418,10 +422,36 @@ async def test_a_table_whose_conversion_is_killed_is_refused_until_it_changes(po
     assert pod.answer() == [1, 1, 1]
     assert (pod.table.problem, len(pod.downloads)) == (TableProblem.TABLE_REFUSED, downloads)
 
+    # What fails meanwhile does not stand for the reason.
+    aside = pod.users.rename(pod.models / "aside")
+    await pod.pass_interval()
+    assert pod.table.problem is TableProblem.TABLE_UNREACHABLE
+    aside.rename(pod.users)
+    await pod.pass_interval()
+    assert (pod.table.problem, pod.table.message) == (
+        TableProblem.TABLE_REFUSED,
+        "the conversion was ended by signal 9",
+    )
+
     pod.convert = convert_here
     pod.publish_users(3)
     await pod.pass_interval()
     assert pod.answer() == [3, 3, 3]
+
+
+async def test_a_table_whose_conversion_is_killed_once_is_converted_at_the_next_check(
+    pod: RefreshWorld,
+) -> None:
+    async def be_killed(_: ConversionOrder) -> ConversionResult:
+        pod.convert = convert_here
+        raise WorkEndedError("the conversion was ended by signal 9")
+
+    pod.convert = be_killed
+    pod.publish_users(2)
+    await pod.pass_interval()
+    assert pod.answer() == [1, 1, 1]
+    await pod.pass_interval()
+    assert pod.answer() == [2, 2, 2]
 
 
 async def test_tables_that_are_larger_than_allowed_when_converted_are_refused(pod: RefreshWorld) -> None:

@@ -152,8 +152,8 @@ class GraphSwitcher:
             f"the server does not load the compiled graph ({refusal.message}): use the Triton image of this version of Tidegate, "
             "raise the memory of a replica, or remove spec.compile"
         )
-        result = observed.compile_result
         facts = observed.stored.get(order.model, {}).get(order.version)
+        result = None if facts is None else self._folder.read_result(facts.digest)
         if result is not None and facts is not None and result.graph_sha256 == sha256:
             refused = result.model_copy(update={"graph_sha256": "", "shared_inputs": (), "message": message})
             with contextlib.suppress(OSError):

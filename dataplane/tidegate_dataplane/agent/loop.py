@@ -23,7 +23,7 @@ from tidegate_dataplane.agent.event_reports import EventReports
 from tidegate_dataplane.agent.files import OrderCheckpoint
 from tidegate_dataplane.agent.graph_switcher import GraphSwitcher, SwitchResult
 from tidegate_dataplane.agent.metrics import AgentMetrics
-from tidegate_dataplane.agent.refusals import ArtefactError, VersionRefusal
+from tidegate_dataplane.agent.refusals import ArtefactError, NoRoomError, VersionRefusal
 from tidegate_dataplane.agent.report import CurrentStep, make_batching_report, make_report, served_model
 from tidegate_dataplane.agent.repository import COMPILE_DIR, HOST_MODELS, InstalledVersion, ModelRepository
 from tidegate_dataplane.agent.runners import RunnerRegistry
@@ -352,7 +352,7 @@ class Agent:
             before = self._observed.stored.get(order.model, {}).get(order.version)
             installed = await asyncio.to_thread(self._repository.install_version, staging, order, facts)
         except ArtefactError as error:
-            self._record_failure(order, error.refusal)
+            self._record_failure(order, error.refusal, is_slow=isinstance(error, NoRoomError))
             return
         except OSError as error:
             message = f"{order.uri}/{order.version} cannot be stored: {error}"
@@ -487,8 +487,9 @@ class Agent:
             )
             self._unproven = None
 
-    def _record_failure(self, order: DesiredState, refusal: VersionRefusal) -> None:
-        self._memory = state.record_failure(self._memory, order, refusal, now_s=self._clock())
+    def _record_failure(self, order: DesiredState, refusal: VersionRefusal, *, is_slow: bool = False) -> None:
+        now_s = self._clock()
+        self._memory = state.record_failure(self._memory, order, refusal, now_s=now_s, is_slow=is_slow)
         self._metrics.failures.labels(refusal.reason).inc()
         log.warning(
             "order_failed",

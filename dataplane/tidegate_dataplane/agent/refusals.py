@@ -34,6 +34,13 @@ class NoRoomError(ArtefactError):
         self.needed_bytes = needed_bytes
 
 
+class WorkEndedError(ArtefactError):
+    """A process that worked on the artefact ended without a result; it may do better once, and else would end again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(FailureReason.ARTEFACT_INVALID, message)
+
+
 class DeniedError(ArtefactError):
     """The source answers and denies access; it may pass, since credentials may still propagate there."""
 

@@ -328,12 +328,15 @@ def _plan_clean_up(order: DesiredState, observed: ObservedPod) -> Action:
 
 
 def record_failure(
-    memory: AgentMemory, order: DesiredState, refusal: VersionRefusal, *, now_s: float
+    memory: AgentMemory, order: DesiredState, refusal: VersionRefusal, *, now_s: float, is_slow: bool = False
 ) -> AgentMemory:
-    """Record the setback and when to retry: soon if the failure may pass or the artefact is not found, else slowly."""
+    """Record the setback and when to retry: soon if the failure may pass or the artefact is not found, else slowly.
+
+    `is_slow` is a failure that may pass, and is not worth another download every minute.
+    """
     earlier = memory.find_setback(order)
     attempts = earlier.attempts + 1 if earlier else 1
-    soon = refusal.is_transient or refusal.reason is FailureReason.ARTEFACT_NOT_FOUND
+    soon = not is_slow and (refusal.is_transient or refusal.reason is FailureReason.ARTEFACT_NOT_FOUND)
     first, longest = FETCH_RETRY_S if soon else SLOW_RETRY_S
     pause = min(first * 2 ** min(attempts - 1, 20), longest)
     other_setbacks = tuple(setback for setback in memory.setbacks if setback.order != order)

@@ -23,7 +23,7 @@ from tidegate_dataplane.agent.artefacts.table_fetch import (
 )
 from tidegate_dataplane.agent.cancellation import run_unless
 from tidegate_dataplane.agent.metrics import AgentMetrics
-from tidegate_dataplane.agent.refusals import ArtefactError, NoRoomError, VersionRefusal
+from tidegate_dataplane.agent.refusals import ArtefactError, NoRoomError, VersionRefusal, WorkEndedError
 from tidegate_dataplane.agent.repository import InstalledVersion, ModelRepository
 from tidegate_dataplane.agent.state import AgentMemory, LoadVersions, ObservedPod
 from tidegate_dataplane.agent.triton import ServerGoneError
@@ -91,13 +91,19 @@ class _TableChecks:
     next_check_s: float
     refused_identity: str = ""
     needed_bytes: int | None = None
+    content_refusal: VersionRefusal | None = None
+    """Why that content was refused, whatever has failed since."""
     refusal: VersionRefusal | None = None
+    ended_identity: str = ""
+    """The content on which a process has ended without a result, once."""
 
-    def refuse_content(self, identity: str, needed_bytes: int | None = None) -> None:
+    def refuse_content(self, identity: str, refusal: VersionRefusal, needed_bytes: int | None = None) -> None:
         self.refused_identity, self.needed_bytes = identity, needed_bytes
+        self.content_refusal = refusal
 
     def clear_refusal(self) -> None:
-        self.refused_identity, self.needed_bytes, self.refusal = "", None, None
+        self.refused_identity, self.needed_bytes, self.ended_identity = "", None, ""
+        self.refusal = self.content_refusal = None
 
 
 class TableRefresher:
@@ -224,16 +230,23 @@ class TableRefresher:
         if present is not None and present.identity == identity:
             checks.clear_refusal()
             return
-        if checks.refusal is not None and await asyncio.to_thread(self._is_refused, identity, checks):
-            raise ArtefactError(checks.refusal.reason, checks.refusal.message)
+        refusal = checks.content_refusal
+        if refusal is not None and await asyncio.to_thread(self._is_refused, identity, checks):
+            raise ArtefactError(refusal.reason, refusal.message)
         try:
             self._new = await run_unless(self._reordered, self._fetch_table(served, table, refresh))
         except NoRoomError as error:
-            checks.refuse_content(identity, error.needed_bytes)
+            checks.refuse_content(identity, error.refusal, error.needed_bytes)
+            raise
+        except WorkEndedError as error:
+            if checks.ended_identity == identity:
+                checks.refuse_content(identity, error.refusal)
+            # Once, it may be the other work of the node.
+            checks.ended_identity = identity
             raise
         except ArtefactError as error:
             if not error.refusal.is_transient:
-                checks.refuse_content(identity)
+                checks.refuse_content(identity, error.refusal)
             raise
         if self._new is None:
             checks.clear_refusal()
@@ -338,7 +351,7 @@ class TableRefresher:
             return False
         checks = self._checks[new.name]
         if not refusal.is_transient and not _is_first_end(refusal, checks.refusal):
-            checks.refuse_content(new.facts.tables[new.name].identity)
+            checks.refuse_content(new.facts.tables[new.name].identity, refusal)
         self._record_refusal(new.name, checks, refusal)
         await asyncio.to_thread(self._repository.discard_folder, new.staging)
         return False

@@ -18,8 +18,8 @@ from tidegate.errors import RetryableError
 from tidegate_dataplane.contract.answers import AnswerError, make_bounded_session, read_body
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
-_NO_POST: Final = frozenset({405, 501})
-"""Answers of a proxy that takes no POST."""
+_NO_POST: Final = frozenset({301, 302, 303, 307, 308, 403, 405, 501})
+"""Answers of proxies that redirect, or take no POST."""
 _MOST_BYTES: Final = 32 << 20
 """Four times the size of a response about 30,000 pods."""
 _MOST_RANGE_BYTES: Final = 4 << 20
@@ -95,19 +95,17 @@ class PrometheusApi:
     ) -> Sequence[ResultT]:
         try:
             async with make_bounded_session(_TIMEOUT) as session:
-                # By POST: proxies limit the length of URLs, often to 8 KiB. A redirect would lose the query.
+                # By POST: proxies limit the length of URLs, often to 8 KiB.
                 async with session.post(self._url + path, data=query, allow_redirects=False) as response:
                     body = await read_body(response, most_bytes)
                 if response.status in _NO_POST:
+                    # A redirect may turn a POST into a GET without its query.
                     async with session.get(self._url + path, params=query) as response:
                         body = await read_body(response, most_bytes)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             reason = str(error) if isinstance(error, AnswerError) else type(error).__name__
             message = f"it cannot be asked ({reason})"
             raise PrometheusError(message) from error
-        if location := response.headers.get("Location"):
-            message = f"it redirects to {location}: name that address instead"
-            raise PrometheusError(message)
         if response.status != 200:
             message = f"it answered HTTP {response.status}: {body[:200].decode(errors='replace')}"
             raise PrometheusError(message)

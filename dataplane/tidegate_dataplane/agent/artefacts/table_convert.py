@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, StoredFile
 from tidegate_dataplane.agent.artefacts.node_cache import MIN_FREE_SHARE
 from tidegate_dataplane.agent.artefacts.table_fetch import converted_path, table_path
-from tidegate_dataplane.agent.refusals import ArtefactError, NoRoomError
+from tidegate_dataplane.agent.refusals import ArtefactError, NoRoomError, WorkEndedError
 from tidegate_dataplane.contract import DesiredState, FailureReason
 from tidegate_dataplane.features.conversion import ConversionOrder, ConversionResult, DiskBound
 
@@ -129,8 +129,6 @@ def _describe_end(status: int, text: str) -> str:
 
 
 def _report_end(order: ConversionOrder, cause: str) -> ArtefactError:
-    return ArtefactError(
-        FailureReason.ARTEFACT_INVALID,
-        f"the conversion of table {order.table!r} {cause}; it is tried again when the table changes: read fewer columns of it, or "
-        "write shorter lists and smaller row groups",
+    return WorkEndedError(
+        f"the conversion of table {order.table!r} {cause}: read fewer columns of it, or write shorter lists and smaller row groups"
     )

@@ -14,6 +14,8 @@ from tidegate_dataplane.contract import CompilePhase, CompileReport, EngineRepor
 
 COMPILE_REQUEUE: Final = timedelta(seconds=5)
 """Nothing wakes the reconciler when a compilation ends."""
+COMPARISON_REQUEUE: Final = timedelta(minutes=1)
+"""Nor when a compiled graph is withdrawn, which was compared on requests."""
 
 
 _SETTLED: Final = frozenset({CompilePhase.COMPILED, CompilePhase.UNCHANGED, CompilePhase.FAILED})

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tidegate.api.inference import DynamicBatchingMode, Inference, InferenceStatus
 from tidegate.api.quantities import parse_quantity
 from tidegate.planning.batch.planner import plan_batch
-from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE, is_compiling
+from tidegate.planning.inference.compiled_graph import COMPARISON_REQUEUE, COMPILE_REQUEUE, is_compiling
 from tidegate.planning.inference.deployments import delete_stale, find_start_text
 from tidegate.planning.inference.observed import InferenceObserved
 from tidegate.planning.inference.pool_deployments import (
@@ -161,9 +161,9 @@ def _get_poll_interval(inference: Inference, replicas: Sequence[ObservedReplica]
         return COMPILE_REQUEUE
     consumes = inference.spec.nearline is not None and replicas
     adapts = inference.spec.batching.mode is DynamicBatchingMode.ADAPTIVE
-    # A compiled graph is withdrawn if it answers a request otherwise.
-    changes = consumes or adapts or inference.spec.has_graph_passes
-    return SIDE_REQUEUE if changes or inference.spec.logging is not None else None
+    if consumes or adapts or inference.spec.has_engine or inference.spec.logging is not None:
+        return SIDE_REQUEUE
+    return COMPARISON_REQUEUE if inference.spec.has_graph_passes else None
 
 
 def _limit_requeue(requeue_after: timedelta | None, observed: InferenceObserved) -> timedelta | None:
