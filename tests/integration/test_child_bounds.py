@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -66,7 +67,9 @@ def applied(kubectl: Kubectl, namespace: str, *bodies: Mapping[str, Any]) -> str
     """What the API server says to objects that the controllers apply; empty when it takes them, which it does not keep."""
     moved = [{**body, "metadata": {**body["metadata"], "namespace": namespace}} for body in bodies]
     asked = ("apply", "--server-side", "--dry-run=server", f"--as={CONTROLLERS}", "-f", "-")
-    return kubectl.run(*asked, stdin=yaml.safe_dump_all(moved)).stderr
+    # As JSON, as the controllers send it: kubectl would read a hash of digits alone as a number.
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": moved})
+    return kubectl.run(*asked, stdin=text).stderr
 
 
 def children(golden: Path) -> list[dict[str, Any]]:
