@@ -72,9 +72,14 @@ async def test_the_spare_answers_for_a_pod_that_is_gone_and_only_until_it_is_bac
         assert len(load.errors) - errors <= 2  # in flight when the pod was left out
         own.open.set()
         await wait_for_healthy(gateway, 2)
-        before = spare.inferences
-        await load.answered(100)
-    assert spare.inferences <= before + 2
+
+        async def is_spare_left_alone() -> bool:
+            before = spare.inferences
+            await load.answered(100)
+            return spare.inferences <= before + 2
+
+        # The gauge is the main thread's: a worker of a busy machine learns of the pod later.
+        await eventually(is_spare_left_alone, "the pod that is back answers alone")
     assert all("DEADLINE_EXCEEDED" in error or "UNAVAILABLE" in error for error in load.errors)
 
 
