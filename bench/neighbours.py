@@ -42,6 +42,7 @@ from harness.simulated_cluster import (
     SimulatedCluster,
     create_system_pods,
     make_namespace,
+    make_object,
     process_memory_mib,
     simulated_cluster,
     wait_leading,
@@ -136,12 +137,6 @@ def make_access(name: str, *targets: tuple[str, int]) -> Body:
     routed = [{"inference": inference, "weight": weight} for inference, weight in targets]
     spec = {"hosts": [f"{name}.example.com"], "routes": [{"name": "default", "targets": routed}]}
     return make_object("ModelAccess", name, spec, VICTIM)
-
-
-def make_object(kind: str, name: str, spec: Body, namespace: str = "") -> Body:
-    """Return an object of one of our kinds."""
-    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-    return {"apiVersion": "tidegate.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
 class Victim:

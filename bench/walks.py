@@ -5,7 +5,7 @@
 Real controllers and a real xDS server on a real API server; kubelets, agents and the gateway are simulated. Two changes are
 made once all is settled: the weights of a ModelAccess, until the gateway has them and the status shows them; and the version
 of an Inference, until the agents have the order and the status shows the swap, since simulated agents load nothing. `files` are those whose functions ran between the change and its end, in the controllers, in
-the xDS server, and in either; `idle` are those that run without any change in as long a time, and `because` the difference.
+the xDS server, and in either; `idle` are those that run in the seconds before, without any change, and `because` the difference.
 Prints one JSON document; exits 1 when a walk is longer than its target.
 """
 
@@ -30,6 +30,7 @@ from harness.simulated_cluster import (
     SimulatedCluster,
     create_system_pods,
     make_namespace,
+    make_object,
     simulated_cluster,
     wait_leading,
     wait_listening,
@@ -50,15 +51,10 @@ GATEWAY: Final = "gateway-0"
 TARGETS: Final = {"weights": 30, "version": 35}
 SETTLE_S: Final = 5.0
 """What has not changed for so long is settled."""
+IDLE_S: Final = 2.0
 WITHIN_S: Final = 60.0
 _REPOSITORY: Final = Path(__file__).resolve().parents[1]
 ROOTS: Final = ("operator/tidegate", "controllers/tidegate_controllers", "dataplane/tidegate_dataplane")
-
-
-def make_object(kind: str, name: str, spec: Body) -> Body:
-    """Return an object of one of our kinds."""
-    metadata = {"name": name, "namespace": SPACE}
-    return {"apiVersion": "tidegate.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def make_inference_spec(version: int) -> Body:
@@ -109,9 +105,9 @@ class Walks:
         """Create two Inferences and a ModelAccess, and wait until they are settled."""
         await make_namespace(self._api, SPACE)
         for name in ("a", "b"):
-            body = make_object("Inference", name, make_inference_spec(1))
+            body = make_object("Inference", name, make_inference_spec(1), SPACE)
             await self._api.create(kinds.INFERENCE.url_path(SPACE), body)
-        body = make_object("ModelAccess", "ctr", make_access_spec(90))
+        body = make_object("ModelAccess", "ctr", make_access_spec(90), SPACE)
         await self._api.create(kinds.MODEL_ACCESS.url_path(SPACE), body)
         await self.wait_ready()
 
@@ -222,8 +218,9 @@ async def measure_walks(files: Path) -> dict[str, Any]:
 
 async def measure_change(walks: Walks, change: Callable[[], Awaitable[None]]) -> dict[str, Any]:
     """Return the walk of one change."""
+    # Before and not after: a version that simulated agents do not load stays a swap, which the controllers follow.
+    idle, _ = await walks.record(lambda: asyncio.sleep(IDLE_S))
     changed, seconds = await walks.record(change)
-    idle, _ = await walks.record(lambda: asyncio.sleep(seconds))
     files = {path for counts in changed.values() for path in counts}
     idle_files = {path for counts in idle.values() for path in counts}
     return {

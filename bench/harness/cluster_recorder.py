@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc.aio
@@ -20,6 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from fixtures.installed import Space
 from fixtures.stream import a_message
+from harness.background import BackgroundWork
 from harness.fidelity import MissedSeconds, RequestCounts, plan_arrivals
 from stages import machine
 from tidegate.planning.pods import is_ready
@@ -61,7 +60,7 @@ class _GatewayCounts:
     sent: float = 0.0
 
 
-class ClusterRecorder:
+class ClusterRecorder(BackgroundWork):
     """Reads the pods twice a second, and the gateways' counters and the results of the stream at each tick."""
 
     def __init__(
@@ -71,22 +70,14 @@ class ClusterRecorder:
         self._models = models
         self._tick_s = tick_s
         self._count_kept = count_kept
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._record_ticks, daemon=True)
+        super().__init__(self._record_ticks)
         self.begin_s = 0.0
         self.ticks: list[ClusterTick] = []
         self.problems: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         self.begin_s = time.monotonic()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join(30)
+        return super().__enter__()
 
     def _record_ticks(self) -> None:
         counts, kept = self._read_counts(), self._count_kept()
@@ -185,7 +176,7 @@ class PlayedStream:
     rates: Sequence[float]
 
 
-class RequestPlayer:
+class RequestPlayer(BackgroundWork):
     """Sends requests to accesses, and messages to a stream, at given rates in the background until it is ended.
 
     It does not wait for answers, and keeps one connection to each server.
@@ -209,19 +200,8 @@ class RequestPlayer:
         self._seed = seed
         self._namespace = namespace
         self.messages = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._play_all()), daemon=True)
+        super().__init__(lambda: asyncio.run(self._play_all()), join_s=_TIMEOUT_S + 10)
         self.played = {name: PlayedRequests() for name in rates}
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join(_TIMEOUT_S + 10)
 
     async def _play_all(self) -> None:
         began_s = time.monotonic()

@@ -142,6 +142,12 @@ async def simulated_cluster(files: Path, nodes: int) -> AsyncGenerator[Simulated
                 yield SimulatedCluster(files, control_plane, pki, api)
 
 
+def make_object(kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> dict[str, Any]:
+    """Return an object of one of our kinds."""
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": "tidegate.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
 async def make_namespace(api: ApiServerClient, name: str) -> None:
     """Create a namespace, and wait until it accepts pods."""
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

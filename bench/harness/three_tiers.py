@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import nats.errors
@@ -27,6 +25,7 @@ from fixtures.claim_reader import make_claim, make_reader
 from fixtures.cluster import POOL_TOLERATION
 from fixtures.installed import Space
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, Worked, a_message
+from harness.background import BackgroundWork
 from tidegate.planning.pods import is_ready
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate_localcluster.node import node_name
@@ -210,26 +209,18 @@ def make_specs(
     }
 
 
-class MessagePublisher:
+class MessagePublisher(BackgroundWork):
     """Publishes messages at a constant rate, in the background."""
 
     def __init__(self, work: Worked) -> None:
         self._work = work
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._publish_loop, daemon=True)
+        super().__init__(self._publish_loop)
         self._due = 0
         self.sent = 0
 
     def __enter__(self) -> Self:
         self.publish_messages(BACKLOG)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join(30)
+        return super().__enter__()
 
     def publish_messages(self, count: int) -> None:
         """Publish so many more; a repetition after an error has the same ids, and so one result."""
@@ -238,8 +229,7 @@ class MessagePublisher:
 
     def finish_publishing(self) -> None:
         """Stop, and publish all that are due. Raises the error of the last attempt."""
-        self._ended.set()
-        self._thread.join(30)
+        self.end()
         self.publish_messages(self._due)
         self._due = 0
 
@@ -263,27 +253,16 @@ class YieldingPod:
     gone_at: float | None = None
 
 
-class PodWatcher:
+class PodWatcher(BackgroundWork):
     """Reads the pods of a space four times a second: how many there are, and how long near-line ones take to yield."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch_loop, daemon=True)
+        super().__init__(self._watch_loop)
         self.max_pods = 0
         self.pod_names: Sequence[str] = ()
         self.slice_seconds: dict[str, float] = {}
         self.yields: dict[str, YieldingPod] = {}
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join(30)
 
     def _watch_loop(self) -> None:
         read_before, shown = time.monotonic(), ""
