@@ -13,7 +13,7 @@ from tidegate_localcluster.binaries import Binaries
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.image_parts import read_project_version
 from tidegate_localcluster.progress import Progress, run_with_progress
-from tidegate_localcluster.publish_images import is_loopback
+from tidegate_localcluster.publish_images import is_loopback, print_progress, read_registry
 
 CHARTS: Final = ("tidegate-crds", "tidegate")
 DEFAULT_REGISTRY: Final = "  registry: tidegate.local\n"
@@ -79,9 +79,6 @@ def run_publisher(arguments: Sequence[str] | None = None) -> int:
     """Package and push the charts, and print the next command; return the exit status."""
     options = _parse_arguments(arguments)
 
-    def print_progress(line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-
     try:
         product = read_project_version(options.root)
         publisher = ChartPublisher(
@@ -129,11 +126,7 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--root", type=Path, default=Path(), help="the repository [default: here]")
     options = parser.parse_args(arguments)
-    options.registry = options.registry.rstrip("/")
-    if not options.registry or "://" in options.registry:
-        parser.error(
-            f"{options.registry!r} is not a registry: name it without a scheme, registry.example.com/tidegate"
-        )
+    options.registry = read_registry(parser, options.registry)
     if options.keyring and not options.sign:
         parser.error("--keyring needs --sign, the name of the key in it")
     return options

@@ -102,15 +102,7 @@ def run_publisher(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", default="", metavar="CLUSTER", help="load into this kind cluster instead")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository [default: here]")
     options = parser.parse_args(arguments)
-    registry = options.registry.rstrip("/")
-    if not registry or "://" in registry:
-        parser.error(
-            f"{registry!r} is not a registry: name it without a scheme, registry.example.com/tidegate"
-        )
-
-    def print_progress(line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-
+    registry = read_registry(parser, options.registry)
     try:
         tag = options.tag or read_project_version(options.root)
         references = {name: f"{registry}/{name}:{tag}" for name in PUBLISHED_IMAGES}
@@ -132,6 +124,21 @@ def run_publisher(arguments: Sequence[str] | None = None) -> int:
 
 
 _CHART_NAMES: Final = ("operator", "dataplane", "triton", "gateway")
+
+
+def read_registry(parser: argparse.ArgumentParser, text: str) -> str:
+    """Return the registry that an argument names, or end with the parser's usage error."""
+    registry = text.rstrip("/")
+    if not registry or "://" in registry:
+        parser.error(
+            f"{registry!r} is not a registry: name it without a scheme, registry.example.com/tidegate"
+        )
+    return registry
+
+
+def print_progress(line: str) -> None:
+    """Print a line of progress to stderr."""
+    sys.stderr.write(f"{line}\n")
 
 
 def is_loopback(registry: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -195,18 +196,25 @@ def test_slices_are_chosen_or_recorded(
         assert json.loads(result.stdout)["slices"] == (20 if arguments else 12)
 
 
+def simulate_recorded(
+    trace: Path, folder: Path, fact: str, value: str, length: str, *arguments: str
+) -> dict[str, Any]:
+    """Return the figures of the present rates, with an annotation of `tidegate record` on an Inference."""
+    recorded = f'name: ctr, namespace: ads, annotations: {{"{RECORDED}-{fact}": {value}}}'
+    manifest = write(folder / "pool.yaml", POOL.read_text().replace("name: ctr, namespace: ads", recorded, 1))
+    result = run(
+        trace, "-f", manifest, "--slices", "20", "--last", length, "--policy", "present", "-o", "json", *arguments
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    policies = {policy["policy"]: policy for policy in json.loads(result.stdout)["policies"]}
+    figures: dict[str, Any] = policies["present"]
+    return figures
+
+
 def test_a_recorded_drain_time_is_that_of_its_inference(trace: Path, tmp_path: Path) -> None:
     def idle_hours(drain: str, *arguments: str) -> float:
-        recorded = f'name: ctr, namespace: ads, annotations: {{"{RECORDED}-drain": {drain}}}'
-        manifest = write(
-            tmp_path / "pool.yaml", POOL.read_text().replace("name: ctr, namespace: ads", recorded, 1)
-        )
-        result = run(
-            trace, "-f", manifest, "--slices", "20", "--last", "12h", "--policy", "present", "-o", "json", *arguments
-        )  # fmt: skip
-        assert result.exit_code == 0, result.stderr
-        policies = {policy["policy"]: policy for policy in json.loads(result.stdout)["policies"]}
-        return float(policies["present"]["idleSliceHours"])
+        figures = simulate_recorded(trace, tmp_path, "drain", drain, "12h", *arguments)
+        return float(figures["idleSliceHours"])
 
     assert idle_hours("10s") != idle_hours("1200s")
     assert idle_hours("10s", "--drain", "60s") == idle_hours("1200s", "--drain", "60s")
@@ -214,16 +222,8 @@ def test_a_recorded_drain_time_is_that_of_its_inference(trace: Path, tmp_path: P
 
 def test_a_recorded_load_time_is_that_of_its_inference(trace: Path, tmp_path: Path) -> None:
     def miss(load: str, *arguments: str) -> float:
-        recorded = f'name: ctr, namespace: ads, annotations: {{"{RECORDED}-load": {load}}}'
-        manifest = write(
-            tmp_path / "pool.yaml", POOL.read_text().replace("name: ctr, namespace: ads", recorded, 1)
-        )
-        result = run(
-            trace, "-f", manifest, "--slices", "20", "--last", "5h", "--policy", "present", "-o", "json", *arguments
-        )  # fmt: skip
-        assert result.exit_code == 0, result.stderr
-        policies = {policy["policy"]: policy for policy in json.loads(result.stdout)["policies"]}
-        return float(policies["present"]["missedMinutes"])
+        figures = simulate_recorded(trace, tmp_path, "load", load, "5h", *arguments)
+        return float(figures["missedMinutes"])
 
     short, long = miss("10s"), miss("300s")
     assert short < long

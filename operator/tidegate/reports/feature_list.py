@@ -8,7 +8,7 @@ from tidegate.api.feature_compute import Feature, FeatureCompute
 from tidegate.api.meta import ApiModel
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
-from tidegate.planning.features.lineage import LineageKind, Origin, find_reading_features, resolve_origins
+from tidegate.planning.features.lineage import LineageKind, Origin, index_readers, resolve_origins
 from tidegate.planning.features.operation_text import list_parameters, summarize_declared
 from tidegate.planning.features.shared_features import FindFeatures, resolve_if_usable, resolve_shared
 from tidegate.reports.feature_usage import (
@@ -141,8 +141,9 @@ def report_feature_list(
             outputs = {output.name: output for output in compile_plan(resolve_shared(item, find)).outputs}
         except InvalidSpecError as error:
             problems.append(PlanProblemReport(feature_compute=str(item.key), message=str(error)))
+        readers = index_readers(item.spec)
         rows += [
-            _report_row(item, feature, outputs, usage)
+            _report_row(item, feature, outputs, readers.get(feature.name, ()), usage)
             for feature in item.spec.features
             if not feature.is_hidden
         ]
@@ -167,7 +168,11 @@ def format_origin(origin: Origin) -> str:
 
 
 def _report_row(
-    item: FeatureCompute, feature: Feature, outputs: dict[str, TensorSpec], usage: FeatureUsage
+    item: FeatureCompute,
+    feature: Feature,
+    outputs: dict[str, TensorSpec],
+    readers: Sequence[str],
+    usage: FeatureUsage,
 ) -> ListedFeature:
     output = outputs.get(feature.name)
     origins = resolve_origins(item.spec, feature.name)
@@ -180,7 +185,7 @@ def _report_row(
         sources=tuple(dict.fromkeys(map(format_origin, origins))),
         dtype=None if output is None else output.dtype,
         shape=None if output is None else output.shape,
-        read_by_features=find_reading_features(item.spec, feature.name),
+        read_by_features=tuple(readers),
         shared_as=tuple(use.full_name for use in usage.list_shared(item.key, feature.name)),
         taken_by_models=usage.report_models(item.key, (feature.name,)),
         computed_by_jobs=usage.report_jobs(item.key),

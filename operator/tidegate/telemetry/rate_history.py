@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from math import nan
 from typing import Final
@@ -12,10 +11,8 @@ from typing import Final
 from tidegate.api.meta import ObjectKey
 from tidegate.forecast.blocks import BLOCK_S, HISTORY_S
 from tidegate.planning.allocator.forecasts import RateHistory
-from tidegate.telemetry import expressions
-from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
-from tidegate.telemetry.rate_series import fill_steps
-from tidegate.telemetry.recording_rules import SIGNAL_DEMAND, SIGNAL_OFFERED
+from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError
+from tidegate.telemetry.rate_series import fill_steps, list_demand_queries, query_first
 
 _BLOCK: Final = timedelta(seconds=BLOCK_S)
 _WINDOW: Final = timedelta(days=1)
@@ -24,12 +21,7 @@ _MAX_BYTES: Final = 32 << 20
 """Limit of one answer: some 4,000 Inferences."""
 _TIMEOUT_S: Final = 300
 
-# The recorded rates cost Prometheus least; before an upgrade, the chart's rules recorded what was offered alone. Where it lacks
-# the rules, it evaluates their expression.
-_QUERIES: Final = (
-    f"max_over_time({SIGNAL_DEMAND}[5m]) or max_over_time({SIGNAL_OFFERED}[5m])",
-    f"max_over_time(({expressions.DEMAND})[5m:1m])",
-)
+_QUERIES: Final = list_demand_queries("max_over_time", "5m")
 
 
 class PrometheusRateHistory:
@@ -55,7 +47,10 @@ class PrometheusRateHistory:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 for number in range(length // window):
-                    series = await self._query_window(end - number * window, window)
+                    last = end - number * window
+                    series = await query_first(
+                        self._api, _QUERIES, last - window + _BLOCK, last, _BLOCK, max_bytes=_MAX_BYTES
+                    )
                     # In a thread: hundreds of thousands of values would block the event loop for too long.
                     await asyncio.to_thread(fill_steps, rates, begin, _BLOCK, series)
         except PrometheusError as error:
@@ -67,12 +62,3 @@ class PrometheusRateHistory:
         if problem:
             problem = f"earlier rates cannot be read from {self._source}: {problem}"
         return RateHistory(begin, rates, problem)
-
-    async def _query_window(self, end: datetime, window: timedelta) -> Sequence[RangeSeries]:
-        for query in _QUERIES:
-            series = await self._api.query_range(
-                query, end - window + _BLOCK, end, _BLOCK, max_bytes=_MAX_BYTES
-            )
-            if series:
-                return series
-        return ()

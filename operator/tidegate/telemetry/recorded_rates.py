@@ -12,9 +12,8 @@ from tidegate.api.meta import ObjectKey
 from tidegate.reports.redaction import Redactor
 from tidegate.resources.names import make_child_name
 from tidegate.telemetry import expressions
-from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
-from tidegate.telemetry.rate_series import fill_steps
-from tidegate.telemetry.recording_rules import SIGNAL_DEMAND, SIGNAL_OFFERED
+from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError
+from tidegate.telemetry.rate_series import fill_steps, list_demand_queries, query_first
 
 _STEPS_PER_QUERY: Final = 360
 _MIN_WINDOW: Final = timedelta(minutes=1)
@@ -42,12 +41,17 @@ class PrometheusRecording:
             for first in range(0, count, _STEPS_PER_QUERY):
                 last = min(first + _STEPS_PER_QUERY, count)
                 for queries, names in (
-                    (_list_request_queries(window), rates),
+                    (list_demand_queries("avg_over_time", window), rates),
                     (_list_stream_queries(window), children),
                 ):
                     # The value at a time is the mean of the step before it.
-                    series = await self._query_first(
-                        queries, begin + (first + 1) * step, begin + last * step, step
+                    series = await query_first(
+                        self._api,
+                        queries,
+                        begin + (first + 1) * step,
+                        begin + last * step,
+                        step,
+                        max_bytes=_MAX_BYTES,
                     )
                     # In a thread: tens of thousands of values would block the event loop for too long.
                     await asyncio.to_thread(fill_steps, names, begin, step, series)
@@ -55,25 +59,6 @@ class PrometheusRecording:
             message = f"cannot read rates from {self.name}: {error}"
             raise PrometheusError(message) from error
         return {key: [rate if isfinite(rate) else None for rate in steps] for key, steps in rates.items()}
-
-    async def _query_first(
-        self, queries: Sequence[str], begin: datetime, end: datetime, step: timedelta
-    ) -> Sequence[RangeSeries]:
-        """Return the series of the first query that has any."""
-        for query in queries:
-            series = await self._api.query_range(query, begin, end, step, max_bytes=_MAX_BYTES)
-            if series:
-                return series
-        return ()
-
-
-def _list_request_queries(window: str) -> Sequence[str]:
-    """Return the queries of requests, the cheapest first."""
-    return (
-        # Before an upgrade, the chart's rules recorded what was offered alone.
-        f"avg_over_time({SIGNAL_DEMAND}[{window}]) or avg_over_time({SIGNAL_OFFERED}[{window}])",
-        f"avg_over_time(({expressions.DEMAND})[{window}:1m])",
-    )
 
 
 def _list_stream_queries(window: str) -> Sequence[str]:

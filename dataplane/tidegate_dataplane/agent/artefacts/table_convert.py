@@ -94,7 +94,7 @@ async def convert_in_process(order: ConversionOrder) -> ConversionResult:
     """Convert a table in a process of its own, whose memory is bounded and which ends with a cancelled order.
 
     Raises:
-        ArtefactError: ArtefactInvalid if the process ends without a result, or takes too long: it would do so again.
+        WorkEndedError: the process ends without a result, or takes too long.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,

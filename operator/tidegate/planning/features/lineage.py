@@ -76,7 +76,7 @@ def find_shared_uses(features: Iterable[FeatureCompute]) -> tuple[SharedUse, ...
 
 
 def _list_shared_uses(features: FeatureCompute) -> Iterator[SharedUse]:
-    readers = _index_readers(features.spec)
+    readers = index_readers(features.spec)
     for feature in features.spec.features:
         shared = find_shared_feature(feature, features.key.namespace)
         if shared is not None and not feature.is_hidden:
@@ -109,7 +109,7 @@ def trace_reads(spec: FeatureComputeSpec, feature: str) -> tuple[LineageStep, ..
 
 def trace_readers(spec: FeatureComputeSpec, feature: str) -> tuple[LineageStep, ...]:
     """Return the features that read a feature, and those that read these."""
-    index = _index_readers(spec)
+    index = index_readers(spec)
 
     def list_readers(name: str) -> Iterable[Origin]:
         return (
@@ -119,7 +119,7 @@ def trace_readers(spec: FeatureComputeSpec, feature: str) -> tuple[LineageStep, 
     return tuple(_walk_tree(list_readers, feature, 1, {feature}))
 
 
-def _index_readers(spec: FeatureComputeSpec) -> Mapping[str, Sequence[str]]:
+def index_readers(spec: FeatureComputeSpec) -> Mapping[str, Sequence[str]]:
     """Return the features that read each feature themselves, in the order of the spec."""
     readers: dict[str, dict[str, None]] = {}
     for item in spec.features:
@@ -128,12 +128,6 @@ def _index_readers(spec: FeatureComputeSpec) -> Mapping[str, Sequence[str]]:
             if owner == FEATURE_OWNER:
                 readers.setdefault(name, {})[item.name] = None
     return {name: tuple(names) for name, names in readers.items()}
-
-
-def find_reading_features(spec: FeatureComputeSpec, feature: str) -> tuple[str, ...]:
-    """Return the features that read a feature themselves, in the order of the spec."""
-    reference = f"{FEATURE_OWNER}.{feature}"
-    return tuple(item.name for item in spec.features if reference in item.field_references)
 
 
 def list_source_names(steps: Sequence[LineageStep]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Resolve the features that a FeatureCompute uses by name from others: their definitions and sources become part of its plan."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from pydantic.alias_generators import to_snake
@@ -116,9 +116,9 @@ class _Resolution:
         self.hidden: dict[str, Feature] = {}
         self.copied: list[FeatureSource] = []
         self._names: dict[str, str] = {}
-        """Names of the sources by what they are."""
+        """Names of the sources by their keys."""
         for source in self._spec.sources:
-            self._names.setdefault(_describe_source(source), source.name)
+            self._names.setdefault(_make_source_key(source), source.name)
         self._scopes: dict[ObjectKey, _OriginScope] = {}
 
     def resolve_feature(
@@ -193,7 +193,7 @@ class _Resolution:
         """Return the name of the source here: that of an equal one, or of a copy."""
         self.check_entity(origin, source.entity, title, path)
         is_foreign = origin.key.namespace != self.namespace
-        present_name = self._names.get(_describe_source(source))
+        present_name = self._names.get(_make_source_key(source))
         scheme = find_scheme(source.table.uri) if source.table is not None else None
         if is_foreign and scheme is UriScheme.PVC and source.table is not None:
             message = (
@@ -221,7 +221,7 @@ class _Resolution:
         stream = source.stream and source.stream.model_copy(update={"dead_letters": None})
         self.copied.append(source.model_copy(update={"stream": stream}))
         self._check_limit("sources", len(self._spec.sources) + len(self.copied), MAX_SOURCES, path)
-        self._names[_describe_source(source)] = source.name
+        self._names[_make_source_key(source)] = source.name
         return source.name
 
     def _check_name(
@@ -330,42 +330,27 @@ def _hide_name(origin: ObjectKey, feature: str) -> str:
     return f"{origin}.{feature}"
 
 
-def _describe_source(source: FeatureSource) -> str:
-    """Return what a source is, equal for two sources without differences."""
+def _describe_source(source: FeatureSource) -> dict[str, object]:
+    """Return what a source is by field, without its name, Secrets, dead letters and how a table is refreshed."""
     if source.table is not None:
-        return json.dumps([source.entity, source.table.uri, source.table.sha256])
+        return {"entity": source.entity, "uri": source.table.uri, "sha256": source.table.sha256}
     assert source.stream is not None  # noqa: S101  a source is one of the two
     client = set(_CLIENT_FIELDS)
     left_out: dict[str, Any] = {"dead_letters": True, "nats": client, "kafka": client}
-    return json.dumps([source.entity, source.stream.model_dump(mode="json", exclude=left_out)])
+    return {"entity": source.entity, **source.stream.model_dump(mode="json", by_alias=True, exclude=left_out)}
+
+
+def _make_source_key(source: FeatureSource) -> str:
+    """Return a text that is equal for two sources without differences."""
+    return json.dumps(_describe_source(source))
 
 
 def _list_differences(source: FeatureSource, other: FeatureSource) -> tuple[str, ...]:
-    """Return the fields in which two sources differ, but for their names, Secrets, dead letters and how a table is refreshed."""
-    return tuple(_find_differences(source, other))
-
-
-def _find_differences(source: FeatureSource, other: FeatureSource) -> Iterator[str]:
-    if source.entity != other.entity:
-        yield "entity"
-    if source.table is not None and other.table is not None:
-        yield from (
-            name for name in ("uri", "sha256") if getattr(source.table, name) != getattr(other.table, name)
-        )
-    elif source.stream is not None and other.stream is not None:
-        yield from _compare_streams(source.stream, other.stream)
-    else:
-        yield "kind"
-
-
-def _compare_streams(stream: SourceStream, other: SourceStream) -> Iterator[str]:
-    for name, field in SourceStream.model_fields.items():
-        values = (getattr(item, name) for item in (stream, other))
-        if name in {"nats", "kafka"}:
-            values = (broker and broker.model_dump(exclude=set(_CLIENT_FIELDS)) for broker in values)
-        first, second = values
-        if name != "dead_letters" and first != second:
-            yield field.alias or name
+    """Return the fields in which two sources differ."""
+    first, second = _describe_source(source), _describe_source(other)
+    if first.keys() != second.keys():
+        return (*(("entity",) if source.entity != other.entity else ()), "kind")
+    return tuple(name for name, value in first.items() if value != second[name])
 
 
 def _has_secret(stream: SourceStream | None) -> bool:
