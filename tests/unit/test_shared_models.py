@@ -273,3 +273,15 @@ def test_orders_that_cannot_share_a_pod_are_refused(changes: dict[str, Any], mes
     with pytest.raises(ValidationError, match=message):
         SharedOrders(epoch=1, orders=(first, second))
     assert SharedOrders(epoch=1, orders=(first,)).orders == (first,)
+
+
+async def test_a_disk_that_fails_one_model_stops_no_other_and_is_tried_again(pod: SharedPod) -> None:
+    obstacle = pod.folder / "cache" / "shared" / "ads_cvr"
+    obstacle.parent.mkdir()
+    obstacle.write_text("a file where the folder of cvr belongs")
+    pod.accept(pod.order("cvr"), pod.order("ctr"))
+    await pod.reports("ctr alone", ctr=serves(1))
+    assert not pod.task.done()
+    obstacle.unlink()
+    await pod.reports("both serve", ctr=serves(1), cvr=serves(1))
+    assert pod.loads_of("ctr") == [(1,)]

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -106,6 +106,8 @@ class SharedModels:
         """Make these the orders to work towards; return False if an older leader than the newest seen sent them."""
         if self._orders is not None and orders.epoch < self._orders.epoch:
             return False
+        if orders == self._orders:
+            return True
         self._orders = orders
         try:
             write_whole(self._checkpoint, orders.to_json())
@@ -147,27 +149,46 @@ class SharedModels:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
-                await self._follow_orders(tasks)
-                await self._changed.wait()
+                is_complete = await self._follow_orders(tasks)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if is_complete else self._settings.poll_s):
+                        await self._changed.wait()
 
-    async def _follow_orders(self, tasks: asyncio.TaskGroup) -> None:
-        """Remove what is not ordered, then start what is: a new Inference may use the name of one that goes."""
+    async def _follow_orders(self, tasks: asyncio.TaskGroup) -> bool:
+        """Remove what is not ordered, then start what is: a new Inference may use the name of one that goes.
+
+        Return False if the disk failed one of them: the others go on, and that one is tried again.
+        """
+        failures: list[OSError] = []
+
+        @contextlib.contextmanager
+        def isolate_failure(owner: str) -> Generator[None]:
+            try:
+                yield
+            except OSError as error:
+                log.warning("model_not_followed", owner=owner, error=str(error))
+                failures.append(error)
+
         orders = self._orders
         ordered = {order.owner: order for order in self._list_orders()}
         for owner, running in list(self._agents.items()):
             order = ordered.get(owner)
             if order is None or order.model != running.model:
-                await self._end_agent(owner)
+                with isolate_failure(owner):
+                    await self._end_agent(owner)
         expected = {_name_folder(owner) for owner in ordered}
         stored = await asyncio.to_thread(_list_folders, self._folder)
         for name in stored - expected:
-            await self._remove_models(name)
+            with isolate_failure(name):
+                await self._remove_models(name)
         for owner, order in ordered.items():
-            if owner not in self._agents:
-                self._start_agent(order, tasks)
-            elif orders is self._orders:
-                # It may have come while an agent of that Inference was not started yet.
-                self._agents[owner].agent.accept_order(order)
+            with isolate_failure(owner):
+                if owner not in self._agents:
+                    self._start_agent(order, tasks)
+                elif orders is self._orders:
+                    # It may have come while an agent of that Inference was not started yet.
+                    self._agents[owner].agent.accept_order(order)
+        return not failures
 
     def _start_agent(self, order: DesiredState, tasks: asyncio.TaskGroup) -> None:
         folder = self._folder / _name_folder(order.owner)
