@@ -115,11 +115,16 @@ def measure_node_shares(
 
 
 def plan_shared_spares(
-    inferences: Iterable[NodeShares], nodes: Sequence[str], rules: SpareRules, current: Sequence[SharedSpare]
+    inferences: Iterable[NodeShares],
+    nodes: Sequence[str],
+    rules: SpareRules,
+    current: Sequence[SharedSpare],
+    free_slices: Mapping[str, int] | None = None,
 ) -> SparePlan:
     """Return the spares that serve what the loss of any node takes from these Inferences, with as few changes as possible.
 
-    New spares go to the nodes with the fewest spares; of these, to those with the least to lose. Raises InvalidInputError for two Inferences with one name.
+    New spares go to the nodes with the fewest spares; of these, to those with the least to lose. With `free_slices`, by node, those
+    with room for the spare come first. Raises InvalidInputError for two Inferences with one name.
     """
     by_key: dict[str, NodeShares] = {}
     for inference in inferences:
@@ -127,7 +132,7 @@ def plan_shared_spares(
             raise InvalidInputError(f"inference {inference.key}", "is given twice")
         by_key[inference.key] = inference
     needy = {key: inference for key, inference in by_key.items() if inference.spares_needed}
-    packing = _Packing(nodes, rules, needy.values())
+    packing = _Packing(nodes, rules, needy.values(), free_slices)
     for spare in current:
         packing.restore_spare(spare, needy)
     ranked = sorted(needy.values(), key=lambda rival: (-rival.slices, -rival.largest_share, rival.key))
@@ -189,8 +194,15 @@ class _OpenSpare:
 class _Packing:
     """Spares that are filled one model after the other."""
 
-    def __init__(self, nodes: Sequence[str], rules: SpareRules, inferences: Iterable[NodeShares]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        rules: SpareRules,
+        inferences: Iterable[NodeShares],
+        free_slices: Mapping[str, int] | None,
+    ) -> None:
         self._nodes, self._rules = nodes, rules
+        self._free = None if free_slices is None else dict(free_slices)
         self._spares: list[_OpenSpare] = []
         self._loaded: defaultdict[str, set[int]] = defaultdict(set)
         self._busy: defaultdict[str, float] = defaultdict(float)
@@ -264,14 +276,22 @@ class _Packing:
         if not free:
             return None
         # Where the fewest replicas are, the spare can serve for the most models.
-        node = min(free, key=lambda place: (taken[place], self._busy[place]))
+        node = min(
+            free,
+            key=lambda place: (not self._has_room(place, inference.slices), taken[place], self._busy[place]),
+        )
         numbers = {spare.number for spare in self._spares}
         number = next(number for number in count() if number not in numbers)
         opened = _OpenSpare(number, node, inference.slices)
         if not opened.can_serve(inference, self._rules):
             return None
         self._spares.append(opened)
+        if self._free is not None:
+            self._free[node] = self._free.get(node, 0) - opened.slices
         return opened
+
+    def _has_room(self, node: str, slices: int) -> bool:
+        return self._free is None or self._free.get(node, 0) >= slices
 
     def _count_slices(self) -> int:
         return sum(spare.slices for spare in self._spares)
