@@ -24,6 +24,7 @@ from tidegate.planning.allocator.move_budget import compute_move_budget, find_st
 from tidegate.planning.allocator.node_losses import is_strict, list_ready_by_node, price_node_loss
 from tidegate.planning.allocator.other_pools import OtherPool, narrow_bounds, reduce_demand
 from tidegate.planning.allocator.signals import Signal, Signals
+from tidegate.planning.allocator.spare_plan import LiveSpare, PoolSparePlan
 from tidegate.planning.allocator.stream_demand import find_deadline
 from tidegate.planning.allocator.value_mix import ValueMix
 from tidegate.planning.batch.remaining_shards import compute_urgency, count_remaining_shards
@@ -152,6 +153,12 @@ class AllocationObserved:
     """Slices of Inferences that were deleted or moved to another pool, until their pods are gone."""
     faulty_node_slices: int = 0
     """Slices of ready pods on nodes that take no new pods: in use, and of no use to others."""
+    spare_slices: int = 0
+    """Slices that are reserved for spares that Inferences share, or that their pods still have."""
+    live_spares: Sequence[LiveSpare] = ()
+    """The spares that Inferences share."""
+    spare_plan: PoolSparePlan = field(default_factory=PoolSparePlan)
+    """The spares that are to exist; empty before they are planned."""
     overrides: Sequence[ComputeOverride] = ()
     signals: Signals = field(default_factory=Signals)
     decisions: Sequence[AllocationDecision] = ()
@@ -198,13 +205,16 @@ class AllocationObserved:
     @property
     def allocatable_slices(self) -> int:
         """Return the slices that its members can have together."""
-        return max(self.slices.healthy + self.faulty_node_slices - self.departing_slices, 0)
+        return max(self._usable_slices, 0)
 
     @property
     def free_slices(self) -> int:
         """Return the free slices; negative if more are assigned than the pool has now."""
-        usable = self.slices.healthy + self.faulty_node_slices - self.departing_slices
-        return usable - sum(member.occupied_slices for member in self.members)
+        return self._usable_slices - sum(member.occupied_slices for member in self.members)
+
+    @property
+    def _usable_slices(self) -> int:
+        return self.slices.healthy + self.faulty_node_slices - self.departing_slices - self.spare_slices
 
     @property
     def scaled_members(self) -> tuple[PoolMember, ...]:
@@ -282,14 +292,7 @@ def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solv
         ),
         nodes=len(healthy),
         spares=spec.tiers.realtime.warm_spares,
-        tiers=tuple(
-            TierRule(
-                tier,
-                spec.tiers.bounds_for(tier).floor - _count_unfillable(observed, tier),
-                spec.tiers.bounds_for(tier).ceiling,
-            )
-            for tier in Tier
-        ),
+        tiers=tuple(_make_tier_rule(observed, tier) for tier in Tier),
         budget=budget.remaining if budget is not None else None,
         hold=observed.effective_mode is PolicyMode.HOLD or observed.is_held,
         price=_find_price(observed),
@@ -297,14 +300,23 @@ def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solv
     )
 
 
+def _make_tier_rule(observed: AllocationObserved, tier: Tier) -> TierRule:
+    """Return the bounds of a tier for its members alone: shared spares count in those of realtime."""
+    bounds = observed.pool.spec.tiers.bounds_for(tier)
+    spares = observed.spare_slices if tier is Tier.REALTIME else 0
+    floor = max(bounds.floor - spares - _count_unfillable(observed, tier), 0)
+    return TierRule(tier, floor, None if bounds.ceiling is None else max(bounds.ceiling - spares, floor))
+
+
 def _count_unfillable(observed: AllocationObserved, tier: Tier) -> int:
-    """Return the slices of a tier's floor that its members cannot use: they stay reserved for the tier."""
+    """Return the slices of a tier's floor that neither its members nor shared spares use: they stay reserved for the tier."""
     fillable = sum(
         member.replica_slices * _count_usable_replicas(member)
         for member in observed.members
         if member.inference.spec.tier is tier
     )
-    return max(observed.pool.spec.tiers.bounds_for(tier).floor - fillable, 0)
+    spares = observed.spare_slices if tier is Tier.REALTIME else 0
+    return max(observed.pool.spec.tiers.bounds_for(tier).floor - spares - fillable, 0)
 
 
 def _count_usable_replicas(member: PoolMember) -> int:
@@ -364,6 +376,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
         bounds,
         mix.mean,
         keeps_node_spare=is_strict(observed.pool, member.inference),
+        has_shared_spare=str(member.key) in observed.spare_plan.covered,
     )
 
 

@@ -1,0 +1,253 @@
+"""Plan the spares that the Inferences of a pool share: how many, on which nodes, with which models, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from tidegate.allocation.curves import linear_curve
+from tidegate.allocation.shared_spares import (
+    NodeShares,
+    SharedSpare,
+    SpareRules,
+    measure_node_shares,
+    plan_shared_spares,
+)
+from tidegate.allocation.snapshot import ModelInput
+from tidegate.api.compute_pool import ComputePool, PolicyMode, SharedSpareLimits
+from tidegate.api.inference import ArtefactFormat, Inference, Tier
+from tidegate.api.quantities import parse_quantity
+from tidegate.planning.allocator.node_losses import is_shared
+from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
+from tidegate.planning.allocator.spare_plan import PlannedSpare, PoolSparePlan
+from tidegate.planning.inference.node_resources import format_amount
+from tidegate.resources.artefact import find_volume_claims
+from tidegate.resources.pod import AGENT_MEMORY
+from tidegate.resources.shared_spare import make_spare_name
+
+_SHAREABLE: Final = frozenset({ArtefactFormat.ONNX, ArtefactFormat.TORCH_EXPORT, ArtefactFormat.TENSORRT})
+_NO_NODE: Final = "?"
+"""Begins the place of replicas that have no node yet: whatever took them, their requests come to the spare."""
+_LEAST_SHARE: Final = 0.05
+"""Demand that counts for a model without requests, as a share of what a replica serves: it is loaded on a spare as well."""
+_NAMED: Final = 3
+
+
+def keep_spares(observed: AllocationObserved) -> PoolSparePlan:
+    """Return the spares that exist, for a pool whose demand is not known yet."""
+    covered = {
+        f"{live.planned.namespace}/{name}" for live in observed.live_spares for name in live.planned.models
+    }
+    return PoolSparePlan(tuple(live.planned for live in observed.live_spares), covered=frozenset(covered))
+
+
+def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput]) -> PoolSparePlan:
+    """Plan the spares of a pool for the demand in `models`, the solver's inputs about its members.
+
+    Only Inferences of one namespace share a pod. Namespaces are served in the order of their names.
+    """
+    shared = [member for member in observed.members if is_shared(observed.pool, member.inference)]
+    if not shared and not observed.live_spares:
+        return PoolSparePlan()
+    by_key = {model.key: model for model in models}
+    names: dict[tuple[str, str], str] = {}
+    uncovered: dict[str, str] = {}
+    shares: dict[str, list[NodeShares]] = {}
+    for member in shared:
+        key, model = str(member.key), by_key.get(str(member.key))
+        reason = _find_obstacle(observed, member)
+        name = member.inference.served_name
+        first = key if reason else names.setdefault((member.key.namespace, name), key)
+        if first != key:
+            reason = f"its model is called {name} like that of {first}, and a server has one of a name: change spec.model.name"
+        if reason or model is None:
+            uncovered[key] = reason or "the allocator leaves it out of its decisions"
+            continue
+        shares.setdefault(member.key.namespace, []).append(_measure_member(observed, member, model))
+    limits = observed.pool.spec.policy.node_loss.shared_spares or SharedSpareLimits()
+    room, obstacle = _limit_slices(observed, by_key.values(), limits)
+    spares: list[PlannedSpare] = []
+    for namespace in sorted({*shares, *(live.planned.namespace for live in observed.live_spares)}):
+        rules = SpareRules(
+            max(room - sum(spare.slices for spare in spares), 0),
+            limits.max_models,
+            _limit_memory(observed.pool),
+        )
+        members = shares.get(namespace, [])
+        planned, missing = _plan_namespace(observed, namespace, members, rules)
+        spares += planned
+        for inference in members:
+            if inference.key in missing:
+                uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)
+    covered = {str(member.key) for member in shared} - uncovered.keys()
+    return PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), frozenset(covered))
+
+
+def _plan_namespace(
+    observed: AllocationObserved, namespace: str, inferences: Sequence[NodeShares], rules: SpareRules
+) -> tuple[Sequence[PlannedSpare], Sequence[str]]:
+    nodes = {node.node: node.free_slices for node in observed.slices.nodes if node.healthy_slices}
+    current: list[SharedSpare] = []
+    for live in observed.live_spares:
+        planned = live.planned
+        # One that waits for slices goes to another node as soon as that has some.
+        if planned.namespace == namespace and (
+            live.is_placed or nodes.get(planned.node, 0) >= planned.slices or not any(nodes.values())
+        ):
+            keys, loaded = (
+                [f"{namespace}/{name}" for name in names] for names in (planned.models, live.serving)
+            )
+            current.append(
+                SharedSpare(planned.number, planned.node, planned.slices, tuple(keys), frozenset(loaded))
+            )
+    plan = plan_shared_spares(inferences, tuple(nodes), rules, current, nodes)
+    pool, by_key = observed.name, {inference.key: inference for inference in inferences}
+    return [
+        PlannedSpare(
+            make_spare_name(pool, spare.number),
+            namespace,
+            spare.number,
+            spare.node,
+            spare.slices,
+            tuple(key.partition("/")[2] for key in spare.models),
+            _explain_spare([by_key[key] for key in spare.models]),
+        )
+        for spare in sorted(plan.spares, key=lambda spare: spare.number)
+    ], plan.uncovered
+
+
+def _find_obstacle(observed: AllocationObserved, member: PoolMember) -> str:
+    """Return why a member can have no shared spare, whatever room there is; empty if it can."""
+    spec = member.inference.spec
+    if observed.pool.spec.slice.cpu is None:
+        return "a process on a shared GPU has one slice, so no spare has several models: set nodeLoss Priced or Strict"
+    if member.has_several_pools:
+        return "it runs in several pools, and a spare belongs to one: set nodeLoss Priced or Strict"
+    if spec.model.format not in _SHAREABLE:
+        return (
+            f"format {spec.model.format.value} runs code of its own, which could read the other models: export it as ONNX, or "
+            "set nodeLoss Priced or Strict"
+        )
+    own = {
+        "spec.logging": spec.logging is not None,
+        "spec.model.secretName": spec.model.secret_name is not None,
+        "spec.serviceAccountName": spec.service_account_name is not None,
+        "a volume claim in spec.model.uri": bool(find_volume_claims((spec.model.uri,))),
+    }
+    named = [name for name, is_set in own.items() if is_set]
+    if named:
+        return f"a shared pod has nothing of one Inference, and this one has {' and '.join(named)}: set nodeLoss Priced or Strict"
+    return ""
+
+
+def _measure_member(observed: AllocationObserved, member: PoolMember, model: ModelInput) -> NodeShares:
+    """Return what the loss of each node takes from a member; without a known demand its replicas count as fully busy.
+
+    Replicas that have no healthy node, such as those of a node that was just lost, count until they have been replaced.
+    """
+    healthy = observed.slices.healthy_nodes
+    counts = {
+        node: share.slices // member.replica_slices
+        for node, share in member.claim.nodes.items()
+        if node in healthy and share.slices >= member.replica_slices
+    }
+    missing = member.assigned_replicas - sum(counts.values())
+    if missing > 0:
+        counts[f"{_NO_NODE}{member.key}"] = missing
+    curve, rate = linear_curve(1.0), inf
+    if model.load is not None:
+        curve = model.placements[0].curve
+        rate = max(*model.load.rates, _LEAST_SHARE * curve.rate_at(1))
+    shares = measure_node_shares(curve, rate, counts, model.key, member.replica_slices)
+    return replace(shares, model_bytes=_find_bytes(member.inference))
+
+
+def _find_bytes(inference: Inference) -> float:
+    """Return the memory of the largest version that replicas have measured; 0 if none has."""
+    return float(max((version.bytes for version in inference.status.versions.memory), default=0))
+
+
+def _limit_memory(pool: ComputePool) -> float:
+    """Return the bytes that models may have for each slice of a spare."""
+    cpu = pool.spec.slice.cpu
+    if cpu is None:
+        return inf
+    return max(float(parse_quantity(cpu.memory) - parse_quantity(AGENT_MEMORY)), 0.0)
+
+
+def _limit_slices(
+    observed: AllocationObserved, models: Iterable[ModelInput], limits: SharedSpareLimits
+) -> tuple[int, str]:
+    """Return the most slices that spares may have together, and what limits them."""
+    tiers = observed.pool.spec.tiers
+    realtime = sum(_count_needed(model) for model in models if model.tier is Tier.REALTIME)
+    floors = sum(tiers.bounds_for(tier).floor for tier in Tier if tier is not Tier.REALTIME)
+    # Those that exist are in `spare_slices`, which `allocatable_slices` lacks.
+    allocatable = observed.allocatable_slices + observed.spare_slices
+    room = max(allocatable - floors - realtime, 0)
+    reason = (
+        f"realtime demand and the floors of the other tiers need {realtime + floors} of {allocatable} slices, which "
+        f"leaves {room} for spares: add nodes, or lower the floors"
+    )
+    ceiling = tiers.realtime.ceiling
+    if ceiling is not None and ceiling - realtime < room:
+        room = max(ceiling - realtime, 0)
+        reason = f"the ceiling of realtime, {ceiling} slices, leaves {room} for spares: raise it"
+    if limits.max_slices is not None and limits.max_slices < room:
+        room = limits.max_slices
+        reason = f"policy.nodeLoss.sharedSpares.maxSlices is {room}: raise it"
+    existing = sum(live.planned.slices for live in observed.live_spares)
+    if observed.effective_mode is not PolicyMode.AUTO and existing < room:
+        room = existing
+        reason = f"the pool is in mode {observed.effective_mode.value}, in which no spare starts: set policy.mode: Auto"
+    return room, reason
+
+
+def _count_needed(model: ModelInput) -> int:
+    """Return the slices that the demand for a model needs, within its bounds; what it has, if that is unknown."""
+    (placement, *_), floor = model.placements, model.bounds.floor
+    needed = model.current_replicas
+    if model.load is not None:
+        needed = placement.curve.replicas_for(max(model.load.rates)) or 0
+    needed = max(needed, floor)
+    return placement.slices * (needed if model.bounds.ceiling is None else min(needed, model.bounds.ceiling))
+
+
+def _explain_missing(
+    observed: AllocationObserved, inference: NodeShares, rules: SpareRules, obstacle: str
+) -> str:
+    healthy = observed.slices.healthy_nodes
+    if healthy <= inference.busy_by_node.keys():
+        nodes = "the only healthy node" if len(healthy) == 1 else f"all {len(healthy)} healthy nodes"
+        return f"it has replicas on {nodes}, so a spare would be lost with some of them: add nodes"
+    if inference.model_bytes > rules.slice_bytes * inference.slices:
+        size = format_amount("memory", parse_quantity(f"{inference.model_bytes:.0f}"))
+        return f"its model has {size}, and {inference.slices} slices of a spare have less: make slices larger"
+    spares = "1 spare" if inference.spares_needed == 1 else f"{inference.spares_needed} spares"
+    return f"it needs {spares} with {inference.slices} slices each, and {obstacle}"
+
+
+def _explain_spare(inferences: Sequence[NodeShares]) -> str:
+    """Return which node's loss takes most of a spare, and whose requests then come to it."""
+    nodes = {node for inference in inferences for node in inference.busy_by_node}
+    if not nodes:
+        return "its models move to other spares, and stay until these have loaded them"
+
+    def list_parts(node: str) -> list[tuple[float, str]]:
+        parts = [
+            (inference.busy_by_node[node] / inference.spares_needed, inference.key.partition("/")[2])
+            for inference in inferences
+            if inference.busy_by_node.get(node)
+        ]
+        return sorted(parts, key=lambda part: (-part[0], part[1]))
+
+    node = max(sorted(nodes), key=lambda place: sum(busy for busy, _ in list_parts(place)))
+    parts = list_parts(node)
+    named = ", ".join(f"{name} ({busy:.2g})" for busy, name in parts[:_NAMED])
+    rest = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
+    total = sum(busy for busy, _ in parts)
+    if node.startswith(_NO_NODE):
+        return f"replicas of {named}{rest} have no node yet: {total:.2g} busy replicas' requests come here"
+    return f"the loss of node {node} takes {total:.2g} busy replicas of {named}{rest}, and no other node's takes more"

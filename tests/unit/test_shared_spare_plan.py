@@ -1,0 +1,266 @@
+"""Which spares a pool's Inferences share: by value from what caches show, with what each limit and each obstacle does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders.allocator import NOW, a_decision, a_member, observed, signals
+from tidegate.allocation.solver import Solver
+from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger
+from tidegate.api.inference import Tier
+from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
+from tidegate.planning.allocator.predictions import predict_outcome
+from tidegate.planning.allocator.shared_spares import keep_spares, plan_pool_spares
+from tidegate.planning.allocator.snapshot_builder import (
+    AllocationObserved,
+    PoolMember,
+    build_allocation_view,
+)
+from tidegate.planning.allocator.spare_plan import LiveSpare, PlannedSpare, PoolSparePlan
+from tidegate.planning.pools.claims import NodeShare
+
+CAPACITY = {"requestsPerSecond": "100"}
+AUTO: Mapping[str, Any] = {"mode": "Auto", "nodeLoss": {"mode": "Shared"}}
+
+
+def model(name: str, namespace_nodes: Mapping[str, int] | None = None, **spec: Any) -> PoolMember:
+    """A model with so many ready replicas on each node, by default one on the first."""
+    placed = {"node-0": 1} if namespace_nodes is None else namespace_nodes
+    held = spec.pop("held", sum(placed.values()))
+    member = a_member(name, held, capacity=CAPACITY, **spec)
+    slices = member.replica_slices
+    shares = {node: NodeShare(ready=count * slices) for node, count in placed.items()}
+    return replace(member, claim=replace(member.claim, nodes=shares, ready=sum(placed.values())))
+
+
+def pool(*members: PoolMember, policy: Mapping[str, Any] = AUTO, **more: Any) -> AllocationObserved:
+    """Three nodes of four slices, where each model gets 50 of the 100 requests that a replica serves."""
+    rates = more.pop("rates", {member.key.name: 50.0 for member in members})
+    return observed(
+        *members,
+        **{"slices": (4, 4, 4), "signals": signals(**rates), "policy": dict(policy), **more},
+    )
+
+
+def plan(seen: AllocationObserved) -> PoolSparePlan:
+    return plan_pool_spares(seen, build_allocation_view(seen).snapshot.inferences)
+
+
+def exists(spare: PlannedSpare, *serving: str, is_placed: bool = True) -> LiveSpare:
+    return LiveSpare(replace(spare, reason=""), dict.fromkeys(serving, 1), is_placed)
+
+
+def test_models_of_one_node_share_a_spare_on_another_as_far_as_it_serves_both() -> None:
+    found = plan(pool(model("ctr"), model("cvr")))
+    assert found == PoolSparePlan(
+        (
+            PlannedSpare(
+                "spare-cpu-a-0",
+                "ads",
+                0,
+                "node-1",
+                1,
+                ("ctr", "cvr"),
+                "the loss of node node-0 takes 1 busy replicas of ctr (0.5), cvr (0.5), and no other node's takes more",
+            ),
+        ),
+        {},
+        frozenset({"ads/ctr", "ads/cvr"}),
+    )
+    # With a little more there are two; on different nodes one serves for both, since only one of these is lost.
+    busier = {"ctr": 51.0, "cvr": 50.0}
+    assert [spare.models for spare in plan(pool(model("ctr"), model("cvr"), rates=busier)).spares] == [
+        ("ctr",),
+        ("cvr",),
+    ]
+    apart = plan(pool(model("ctr"), model("cvr", {"node-1": 1}), rates=busier))
+    assert [(spare.node, spare.models) for spare in apart.spares] == [("node-2", ("ctr", "cvr"))]
+
+
+def test_a_model_without_requests_has_a_spare_and_one_whose_demand_is_unknown_counts_as_busy() -> None:
+    idle = plan(pool(model("ctr"), rates={"ctr": 0.0}))
+    assert [spare.models for spare in idle.spares] == [("ctr",)]
+    assert "takes 0.05 busy replicas" in idle.spares[0].reason
+    assert "takes 1 busy replicas" in plan(pool(model("ctr"), rates={})).spares[0].reason
+
+
+def test_only_inferences_that_ask_for_it_have_spares_and_namespaces_have_their_own() -> None:
+    priced = {"mode": "Auto"}
+    assert plan(pool(model("ctr"), policy=priced)) == PoolSparePlan()
+    own = model("ctr", scaling={"minReplicas": 1, "maxReplicas": 4, "nodeLoss": "Shared"})
+    found = plan(pool(own, model("cvr"), policy=priced))
+    assert [spare.models for spare in found.spares] == [("ctr",)]
+    strict = model("ctr", scaling={"minReplicas": 1, "maxReplicas": 4, "nodeLoss": "Strict"})
+    assert plan(pool(strict)) == PoolSparePlan()
+    fixed = model("ctr", most=None)
+    assert plan(pool(fixed)) == PoolSparePlan()
+    assert plan(pool(model("embed", tier=Tier.OFFLINE))) == PoolSparePlan()
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (
+            {"model": {"format": "Python", "uri": "s3://models/ctr", "version": "1"}},
+            "format Python runs code of its own",
+        ),
+        ({"model": {"secretName": "own"}}, "this one has spec.model.secretName"),
+        ({"serviceAccountName": "own"}, "this one has spec.serviceAccountName"),
+        ({"model": {"uri": "pvc://models/ads/ctr"}}, "a volume claim in spec.model.uri"),
+    ],
+)
+def test_an_inference_that_can_share_no_pod_is_named_with_the_reason(
+    spec: dict[str, Any], reason: str
+) -> None:
+    found = plan(pool(model("ctr", **spec), model("cvr")))
+    assert found.uncovered.keys() == {"ads/ctr"}
+    assert reason in found.uncovered["ads/ctr"]
+    assert found.covered == {"ads/cvr"}
+
+
+def test_two_models_of_one_name_share_no_pod() -> None:
+    named = {"model": {"name": "ranker"}}
+    found = plan(pool(model("ctr", **named), model("cvr", **named)))
+    assert found.covered == {"ads/ctr"}
+    assert "is called ranker like that of ads/ctr" in found.uncovered["ads/cvr"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "tiers", "reason"),
+    [
+        ({**AUTO, "mode": "RecommendOnly"}, {}, "mode RecommendOnly, in which no spare starts"),
+        ({**AUTO, "mode": "Hold"}, {}, "mode Hold, in which no spare starts"),
+        (
+            AUTO,
+            {"offline": {"floor": 10}},
+            "realtime demand and the floors of the other tiers need 12 of 12 slices, which leaves 0",
+        ),
+        (AUTO, {"realtime": {"ceiling": 2}}, "the ceiling of realtime, 2 slices, leaves 0"),
+        (
+            {"mode": "Auto", "nodeLoss": {"mode": "Shared", "sharedSpares": {"maxSlices": 1}}},
+            {},
+            "policy.nodeLoss.sharedSpares.maxSlices is 1",
+        ),
+    ],
+)
+def test_a_limit_leaves_models_without_a_spare_and_is_named(
+    policy: dict[str, Any], tiers: dict[str, Any], reason: str
+) -> None:
+    found = plan(
+        pool(model("ctr"), model("cvr"), policy=policy, tiers=tiers, rates={"ctr": 90.0, "cvr": 90.0})
+    )
+    assert reason in found.uncovered["ads/cvr"]
+    assert len(found.spares) == (1 if "maxSlices" in reason else 0)
+
+
+def test_a_pool_of_one_node_has_no_place_for_a_spare() -> None:
+    found = plan(pool(model("ctr"), slices=(4,)))
+    assert found.spares == ()
+    assert "it has replicas on the only healthy node" in found.uncovered["ads/ctr"]
+
+
+def test_max_models_and_memory_limit_a_spare() -> None:
+    limited = {"mode": "Auto", "nodeLoss": {"mode": "Shared", "sharedSpares": {"maxModels": 1}}}
+    assert len(plan(pool(model("ctr"), model("cvr"), policy=limited)).spares) == 2
+    # A slice has 1Gi, of which the agent takes 128Mi.
+    memory = [{"version": "1", "bytes": 500 << 20}]
+    large = {"status": {"versions": {"memory": memory}}}
+    assert len(plan(pool(model("ctr", **large), model("cvr", **large))).spares) == 2
+    memory[0]["bytes"] = 1 << 30
+    found = plan(pool(model("ctr", status={"versions": {"memory": memory}})))
+    assert "its model has 1Gi" in found.uncovered["ads/ctr"]
+
+
+def test_a_spare_stays_in_the_outage_in_which_it_serves() -> None:
+    [spare] = plan(pool(model("ctr"), model("cvr"))).spares
+    # The node is gone, and no replacement has a node yet; demand and everything else is as before.
+    lost = pool(
+        model("ctr", {}, held=1),
+        model("cvr", {}, held=1),
+        slices=(0, 4, 4),
+        live_spares=[exists(spare, "ctr", "cvr")],
+    )
+    found = plan(lost)
+    assert [(item.node, item.models) for item in found.spares] == [("node-1", ("ctr", "cvr"))]
+    assert "have no node yet" in found.spares[0].reason
+    # A replacement that loads beside the spare cannot be covered by it, and is served by it all the same until it is.
+    beside = replace(lost, members=(model("ctr", {"node-1": 1}), model("cvr", {}, held=1)))
+    assert ("ctr", "cvr") in [item.models for item in plan(beside).spares]
+
+
+def test_a_spare_waits_for_slices_where_some_become_free() -> None:
+    full = PlannedSpare("spare-cpu-a-0", "ads", 0, "node-1", 1, ("ctr",))
+    seen = pool(model("ctr"), live_spares=[exists(full, is_placed=False)])
+    used = replace(seen.slices.nodes[1], used={"offline": 4})
+    crowded = replace(
+        seen, slices=replace(seen.slices, nodes=(seen.slices.nodes[0], used, seen.slices.nodes[2]))
+    )
+    assert [spare.node for spare in plan(crowded).spares] == ["node-2"]
+    placed = replace(crowded, live_spares=[exists(full)])
+    assert [spare.node for spare in plan(placed).spares] == ["node-1"]
+
+
+def test_a_held_pool_and_one_without_demand_keep_what_exists() -> None:
+    [spare] = plan(pool(model("ctr"), model("cvr"))).spares
+    held = pool(
+        model("ctr"), model("cvr"), policy={**AUTO, "mode": "Hold"}, live_spares=[exists(spare, "ctr")]
+    )
+    assert [item.models for item in plan(held).spares] == [("ctr", "cvr")]
+    kept = keep_spares(held)
+    assert [item.models for item in kept.spares] == [("ctr", "cvr")]
+    assert kept.covered == {"ads/ctr", "ads/cvr"}
+
+
+def test_spares_count_in_the_pool_and_in_the_bounds_of_realtime_and_take_the_place_of_a_reserve() -> None:
+    tiers = {"realtime": {"floor": 4, "ceiling": 6}}
+    seen = pool(model("ctr", {"node-0": 1, "node-1": 1}), tiers=tiers, rates={"ctr": 190.0})
+    found = plan(seen)
+    planned = replace(seen, spare_plan=found, spare_slices=found.slice_count)
+    snapshot = build_allocation_view(planned).snapshot
+    assert (seen.allocatable_slices, planned.allocatable_slices, planned.free_slices) == (12, 11, 9)
+    assert snapshot.pools[0].slices == 11
+    [rule] = [rule for rule in snapshot.pools[0].tiers if rule.tier is Tier.REALTIME]
+    assert (rule.floor, rule.ceiling) == (3, 5)
+
+    def decide(seen: AllocationObserved) -> int:
+        [assigned] = Solver(lambda: 0.0).solve(build_allocation_view(seen).snapshot).replicas
+        return assigned.replicas
+
+    # In free slices a priced loss holds a third replica; a spare holds it for everyone.
+    free, covered = (replace(item, pool=pool().pool) for item in (seen, planned))
+    assert (decide(free), decide(covered)) == (3, 2)
+
+
+def decide_about(seen: AllocationObserved, shared: PoolSparePlan) -> dict[str, Any] | None:
+    snapshot = build_allocation_view(seen).snapshot
+    assignment = Solver(lambda: 0.0).solve(snapshot)
+    solved = SolvedAllocation(
+        assignment,
+        predict_outcome(snapshot, assignment),
+        DecisionTrigger.INTERVAL,
+        0.1,
+        shared_spares=shared.spares,
+    )
+    return plan_decision(seen, solved)
+
+
+def test_a_decision_names_the_spares_and_is_made_again_only_if_they_change() -> None:
+    seen = pool(model("ctr"), model("cvr"))
+    shared = plan(seen)
+    seen = replace(seen, spare_plan=shared, spare_slices=1)
+    body = decide_about(seen, shared)
+    assert body is not None
+    [spare] = AllocationDecision.parse(body).spec.shared_spares
+    assert (spare.namespace, spare.node, spare.slices, spare.models) == ("ads", "node-1", 1, ("ctr", "cvr"))
+    assert spare.reason.startswith("the loss of node node-0")
+    recorded = body["spec"]["sharedSpares"]
+    standing = a_decision(outcome={"appliedAt": NOW.isoformat()}, sharedSpares=recorded)
+    assert decide_about(replace(seen, decisions=(standing,)), shared) is None
+    other = a_decision(
+        outcome={"appliedAt": NOW.isoformat()}, sharedSpares=[{**recorded[0], "models": ["ctr"]}]
+    )
+    assert decide_about(replace(seen, decisions=(other,)), shared) is not None
