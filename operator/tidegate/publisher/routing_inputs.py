@@ -10,6 +10,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
+from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.transforms import trim_pod, trim_secret
 from tidegate.kube.typed_cache import ParseResult, TypedCache, ViewCache
@@ -22,7 +23,8 @@ from tidegate.planning.access.backends import (
     takes_traffic,
 )
 from tidegate.planning.pods import PodView, parse_pod
-from tidegate.resources.names import to_label_value
+from tidegate.resources.names import SPARE_LABEL, to_label_value
+from tidegate.resources.shared_spare import parse_served_models
 from tidegate.routing.credentials import KeyFetchResult, decode_secret
 from tidegate.routing.failures import ObjectFailures
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
@@ -62,6 +64,8 @@ class RoutingInputs:
         self._pod_views = ViewCache(self.pods, parse_pod)
         self._backends: dict[_PodGroup, BackendKey] = {}
         self._groups: dict[ObjectKey, frozenset[_PodGroup]] = {}
+        self._spares: defaultdict[_PodGroup, set[ObjectKey]] = defaultdict(set)
+        """Pods that Inferences share, by the Inferences whose models they serve."""
         self._pipelines: dict[ObjectKey, tuple[BackendKey, ...]] = {}
         self._changed_accesses: set[ObjectKey] = set()
         self._changed_groups: set[_PodGroup] = set()
@@ -161,7 +165,7 @@ class RoutingInputs:
         elif key.kind is BackendKind.INFERENCE:
             inference = self._inferences.get(key.object_key)
             if inference is not None and takes_traffic(inference):
-                return build_inference_backend(inference, self._list_pods(group))
+                return build_inference_backend(inference, self._list_pods(group), self._list_spares(group))
         else:
             features = self._features.get(key.object_key)
             if features is not None and takes_traffic(features):
@@ -171,6 +175,10 @@ class RoutingInputs:
     def _list_pods(self, group: _PodGroup) -> tuple[PodView, ...]:
         label = BACKEND_LABELS[group.kind]
         return self._pod_views.by_label(label, group.label, namespace=group.namespace)
+
+    def _list_spares(self, group: _PodGroup) -> list[PodView]:
+        views = (self._pod_views.get(key) for key in sorted(self._spares.get(group, ())))
+        return [view for view in views if view is not None]
 
     def _access_changed(self, key: ObjectKey) -> None:
         self._changed_accesses.add(key)
@@ -205,6 +213,14 @@ class RoutingInputs:
             for kind, label in BACKEND_LABELS.items()
             if label in labels
         )
+        shared = _find_shared_groups(key, body) if body is not None else frozenset()
+        for group in before & self._spares.keys():
+            self._spares[group].discard(key)
+            if not self._spares[group]:
+                del self._spares[group]
+        for group in shared:
+            self._spares[group].add(key)
+        now |= shared
         if now:
             self._groups[key] = now
         if before or now:
@@ -214,6 +230,17 @@ class RoutingInputs:
     def _notify_listeners(self) -> None:
         for changed in self._listeners:
             changed()
+
+
+def _find_shared_groups(key: ObjectKey, pod: Manifest) -> frozenset[_PodGroup]:
+    """Return the Inferences of its namespace whose models a shared spare serves."""
+    metadata = pod["metadata"]
+    if SPARE_LABEL not in (metadata.get("labels") or {}):
+        return frozenset()
+    return frozenset(
+        _PodGroup(BackendKind.INFERENCE, key.namespace, to_label_value(name))
+        for name in parse_served_models(metadata.get("annotations") or {})
+    )
 
 
 class _IssuerKeyAddresses:

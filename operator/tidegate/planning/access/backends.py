@@ -27,8 +27,13 @@ BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
 """The label of a backend's pods; its value is resources.names.label_value of the backend's name."""
 
 
-def build_inference_backend(inference: Inference, pods: Iterable[PodView]) -> Backend:
-    """Return the backend of an Inference with its pods that can answer now, without warm spares."""
+def build_inference_backend(
+    inference: Inference, pods: Iterable[PodView], spares: Iterable[PodView] = ()
+) -> Backend:
+    """Return the backend of an Inference with its pods that can answer now, without warm spares.
+
+    `spares` are pods that Inferences share; those that serve the version of this one's replicas answer for replicas that are gone.
+    """
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
     allocation = inference.status.allocation if inference.spec.scaling is not None else None
     decision = allocation.decision if allocation is not None else ""
@@ -40,9 +45,23 @@ def build_inference_backend(inference: Inference, pods: Iterable[PodView]) -> Ba
         decision=decision,
         weights=weigh_pools(inference),
     )
-    return replace(
+    backend = replace(
         backend, value=inference.spec.value.per_request, shared_with=list_shared_namespaces(inference)
     )
+    if not inference.decided_replicas:
+        return backend
+    # Without a pod that is ready, no version is known to serve; the spare has the one that all replicas had.
+    name, serving = inference.metadata.name, inference.status.versions.serving
+    shared = [
+        Endpoint(pod.address, GRPC_PORT, HTTP_PORT, decision)
+        for pod in spares
+        if pod.ready
+        and pod.is_reachable
+        and pod.address is not None
+        and name in pod.shared_models
+        and serving in (None, str(pod.shared_models[name]))
+    ]
+    return backend.with_spares(shared, inference.decided_replicas)
 
 
 def weigh_pools(inference: Inference) -> Mapping[str, int]:
