@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.allocation.errors import InvalidInputError
 from tidegate.allocation.shared_spares import SharedSpare, SparePlan, SpareRules
 from tidegate.allocation.snapshot import NodeLossInput, PoolInput
 from tidegate.allocation.solver import Solver
@@ -113,6 +112,7 @@ def test_a_model_with_replicas_on_all_nodes_holds_its_own_reserve() -> None:
         assert run_day(rates, SPARES, NodeOutage(node, 65.0, 400.0)).missed_minutes == 0
 
 
-def test_a_policy_without_a_plan_of_spares_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="policy static: plans no shared spares"):
-        run_day(STEADY, SPARES, policy="static")
+def test_a_policy_without_a_plan_of_spares_runs_without() -> None:
+    without, asked = (run_day(STEADY, spares, policy="static") for spares in (None, SPARES))
+    assert asked.slice_s == without.slice_s
+    assert run_day(STEADY, SPARES).slice_s != without.slice_s
