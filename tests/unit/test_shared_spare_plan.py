@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from builders.allocator import NOW, a_decision, a_member, observed, signals
+from builders.allocator import NOW, a_decision, a_member, nodes, observed, signals
+from tidegate.allocation.curves import linear_curve
+from tidegate.allocation.snapshot import DeadlineInput, DemandInput, ModelInput, PlacementInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger
 from tidegate.api.inference import Tier
@@ -137,7 +139,7 @@ def test_two_models_of_one_name_share_no_pod() -> None:
         (
             AUTO,
             {"offline": {"floor": 10}},
-            "realtime demand and the floors of the other tiers need 12 of 12 slices, which leaves 0",
+            "realtime demand and what other tiers keep need 12 of 12 slices, which leaves 0",
         ),
         (AUTO, {"realtime": {"ceiling": 2}}, "the ceiling of realtime, 2 slices, leaves 0"),
         (
@@ -155,6 +157,70 @@ def test_a_limit_leaves_models_without_a_spare_and_is_named(
     )
     assert reason in found.uncovered["ads/cvr"]
     assert len(found.spares) == (1 if "maxSlices" in reason else 0)
+
+
+def solve_with_spares(seen: AllocationObserved) -> Mapping[str, int]:
+    """Return the replicas that the solver gives each member beside the planned spares."""
+    found = plan(seen)
+    planned = replace(seen, spare_plan=found, spare_slices=found.slice_count)
+    assignment = Solver(lambda: 0.0).solve(build_allocation_view(planned).snapshot)
+    return {assigned.inference: assigned.replicas for assigned in assignment.replicas}
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        model("work", {"node-2": 4}, tier=Tier.NEARLINE, least=4, most=None),
+        model("work", {"node-2": 4}, tier=Tier.NEARLINE, least=4, most=8),
+        model("work", {"node-2": 4}, tier=Tier.OFFLINE, least=4, most=8),
+        # One that decisions leave out keeps its slices.
+        replace(
+            model("work", {"node-2": 4}, tier=Tier.NEARLINE), excluded_reason="its Deployment is missing"
+        ),
+    ],
+    ids=["fixed", "least", "offline", "excluded"],
+)
+def test_no_spare_takes_slices_that_a_realtime_demand_needs_beside_what_others_keep(work: PoolMember) -> None:
+    seen = pool(
+        model("ctr", {"node-0": 3, "node-1": 3}), work, slices=(3, 3, 4), rates={"ctr": 590.0, "work": 0.0}
+    )
+    found = plan(seen)
+    assert found.spares == ()
+    assert "need 10 of 10 slices, which leaves 0 for spares" in found.uncovered["ads/ctr"]
+    assert solve_with_spares(seen)["ads/ctr"] == 6
+    # With slices beyond that there are spares, and the realtime demand has its own all the same.
+    larger = replace(seen, slices=nodes(3, 3, 8))
+    assert [spare.slices for spare in plan(larger).spares] == [1, 1, 1]
+    assert solve_with_spares(larger)["ads/ctr"] == 6
+
+
+def test_a_floor_of_a_tier_and_those_of_its_members_count_once() -> None:
+    work = model("work", {"node-2": 2}, tier=Tier.NEARLINE, least=2)
+    seen = pool(model("ctr"), work, rates={"ctr": 90.0, "work": 0.0}, tiers={"nearline": {"floor": 10}})
+    assert [spare.models for spare in plan(seen).spares] == [("ctr",)]
+    reason = plan(replace(seen, slices=nodes(4, 4, 3))).uncovered["ads/ctr"]
+    assert "need 11 of 11 slices, which leaves 0 for spares" in reason
+
+
+def test_a_strict_reserve_and_a_deadline_come_before_spares() -> None:
+    # On two nodes, 190 requests per second need two replicas on each.
+    strict = {"minReplicas": 1, "maxReplicas": 9, "nodeLoss": "Strict"}
+    rank = model("rank", {"node-0": 2, "node-1": 2}, scaling=strict)
+    seen = pool(model("ctr"), rank, rates={"ctr": 90.0, "rank": 190.0}, slices=(3, 2))
+    assert "need 5 of 5 slices" in plan(seen).uncovered["ads/ctr"]
+    assert len(plan(replace(seen, slices=nodes(3, 3))).spares) == 1
+
+    stream = ModelInput(
+        "ads/work",
+        Tier.NEARLINE,
+        (PlacementInput("cpu-a", linear_curve(100.0)),),
+        DemandInput((900.0,), deadline=DeadlineInput(350.0, 60.0)),
+    )
+    seen = pool(model("ctr"), model("work", {}, tier=Tier.NEARLINE), slices=(3, 2), rates={"ctr": 90.0})
+    [ctr] = [item for item in build_allocation_view(seen).snapshot.inferences if item.key == "ads/ctr"]
+    assert "need 5 of 5 slices" in plan_pool_spares(seen, [ctr, stream]).uncovered["ads/ctr"]
+    later = replace(stream, load=DemandInput((900.0,)))
+    assert len(plan_pool_spares(seen, [ctr, later]).spares) == 1
 
 
 def test_a_pool_of_one_node_has_no_place_for_a_spare() -> None:

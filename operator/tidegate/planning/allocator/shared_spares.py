@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final
 
 from tidegate.allocation.curves import linear_curve
+from tidegate.allocation.node_loss import make_spread
 from tidegate.allocation.shared_spares import (
     NodeShares,
     SharedSpare,
@@ -20,7 +22,7 @@ from tidegate.api.compute_pool import ComputePool, PolicyMode, SharedSpareLimits
 from tidegate.api.inference import ArtefactFormat, Inference, Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.planning.allocator.node_losses import is_shared
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
+from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember, count_excluded_slices
 from tidegate.planning.allocator.spare_plan import PlannedSpare, PoolSparePlan
 from tidegate.planning.inference.node_resources import format_amount
 from tidegate.resources.artefact import find_volume_claims
@@ -180,15 +182,23 @@ def _limit_memory(pool: ComputePool) -> float:
 def _limit_slices(
     observed: AllocationObserved, models: Iterable[ModelInput], limits: SharedSpareLimits
 ) -> tuple[int, str]:
-    """Return the most slices that spares may have together, and what limits them."""
-    tiers = observed.pool.spec.tiers
-    realtime = sum(_count_needed(model) for model in models if model.tier is Tier.REALTIME)
-    floors = sum(tiers.bounds_for(tier).floor for tier in Tier if tier is not Tier.REALTIME)
+    """Return the most slices that spares may have together, and what limits them: none that an SLO or a floor needs."""
+    tiers, nodes = observed.pool.spec.tiers, len(observed.slices.healthy_nodes)
+    needed: Counter[Tier] = Counter()
+    included: set[str] = set()
+    for model in models:
+        needed[model.tier] += _count_needed(model, nodes)
+        included.add(model.key)
+    realtime = needed[Tier.REALTIME]
+    kept = sum(max(needed[tier], tiers.bounds_for(tier).floor) for tier in Tier if tier is not Tier.REALTIME)
+    kept += sum(
+        count_excluded_slices(member) for member in observed.members if str(member.key) not in included
+    )
     # Those that exist are in `spare_slices`, which `allocatable_slices` lacks.
     allocatable = observed.allocatable_slices + observed.spare_slices
-    room = max(allocatable - floors - realtime, 0)
+    room = max(allocatable - kept - realtime, 0)
     reason = (
-        f"realtime demand and the floors of the other tiers need {realtime + floors} of {allocatable} slices, which "
+        f"realtime demand and what other tiers keep need {realtime + kept} of {allocatable} slices, which "
         f"leaves {room} for spares: add nodes, or lower the floors"
     )
     ceiling = tiers.realtime.ceiling
@@ -205,13 +215,22 @@ def _limit_slices(
     return room, reason
 
 
-def _count_needed(model: ModelInput) -> int:
-    """Return the slices that the demand for a model needs, within its bounds; what it has, if that is unknown."""
-    (placement, *_), floor = model.placements, model.bounds.floor
-    needed = model.current_replicas
-    if model.load is not None:
-        needed = placement.curve.replicas_for(max(model.load.rates)) or 0
-    needed = max(needed, floor)
+def _count_needed(model: ModelInput, nodes: int) -> int:
+    """Return the slices that nothing may take from a model: for its floor, and for its SLO, node reserve or deadline.
+
+    With an unknown demand that is what it has.
+    """
+    (placement, *_), load, needed = model.placements, model.load, 0
+    if load is None:
+        needed = model.current_replicas
+    elif model.tier.traits.has_slo:
+        needed = placement.curve.replicas_for(max(load.rates)) or 0
+        if model.keeps_node_spare and nodes > 1:
+            placed = [item.replicas for item in placement.ready_by_node]
+            needed = make_spread(nodes, placed, needed).count_covering(needed)
+    elif load.deadline is not None:
+        needed = placement.curve.replicas_for(min(max(load.rates), load.deadline.rate)) or 0
+    needed = max(needed, model.bounds.floor)
     return placement.slices * (needed if model.bounds.ceiling is None else min(needed, model.bounds.ceiling))
 
 
