@@ -258,6 +258,38 @@ def test_a_spare_stays_in_the_outage_in_which_it_serves() -> None:
     assert ("ctr", "cvr") in [item.models for item in plan(beside).spares]
 
 
+def test_a_lost_node_leaves_the_spares_that_serve_for_it_although_nothing_is_left_for_spares() -> None:
+    others = {"least": 1, "most": 3, "tier": Tier.OFFLINE}
+    placed = {"node-0": 3, "node-1": 3}
+    before = pool(
+        model("ctr", placed),
+        model("work", {"node-2": 1, "node-3": 2}, **others),
+        slices=(3, 3, 3, 3),
+        tiers={"offline": {"floor": 3}},
+        rates={"ctr": 590.0},
+    )
+    spares = plan(before).spares
+    assert [spare.node for spare in spares] == ["node-2", "node-3", "node-2"]
+    live = [exists(spare, "ctr") for spare in spares]
+    lost = replace(
+        before,
+        slices=nodes(0, 3, 3, 3),
+        members=(model("ctr", {"node-1": 3}, held=6), before.members[1]),
+        live_spares=live,
+        spare_slices=3,
+    )
+    found = plan(lost)
+    assert [spare.name for spare in found.spares] == [spare.name for spare in spares]
+    # The replicas stay decided, and the spares serve until there is a place for them.
+    assert found.excess_slices == 3
+    assert solve_with_spares(lost) == {"ads/ctr": 6, "ads/work": 3}
+    # Nothing serves on them yet: they go.
+    assert plan(replace(lost, live_spares=[exists(spare) for spare in spares])).spares == ()
+    # The replacements serve: the slices are theirs.
+    served = replace(lost, members=(model("ctr", {"node-1": 3, "node-2": 3}), before.members[1]))
+    assert plan(served).spares == ()
+
+
 def test_a_spare_waits_for_slices_where_some_become_free() -> None:
     full = PlannedSpare("spare-cpu-a-0", "ads", 0, "node-1", 1, ("ctr",))
     seen = pool(model("ctr"), live_spares=[exists(full, is_placed=False)])

@@ -225,6 +225,37 @@ def test_what_a_lost_node_takes(
     assert shares.spares_needed == ceil(max(expected.values(), default=0.0))
 
 
+def test_only_replicas_that_serve_stay_without_a_node() -> None:
+    shares = measure_node_shares(linear_curve(100.0), 190.0, {"n0": 2, "?": 2}, "ads/ctr", 1, {"n0": 2})
+    # The two that are missing serve nothing without n0, which the other two could serve without.
+    assert shares.busy_by_node == pytest.approx({"n0": 0.95})
+    assert shares.missing == 2
+    assert measure_node_shares(linear_curve(100.0), 190.0, {"n0": 2, "n1": 2}, "ads/ctr", 1).missing == 0
+
+
+def test_a_smaller_limit_takes_spares_but_none_that_serves_for_missing_replicas() -> None:
+    pair = [a_model("ads/a", n0=0.6), a_model("ads/b", n0=0.6)]
+    both = [
+        SharedSpare(0, "n1", 1, ("ads/a",), frozenset(("ads/a",))),
+        SharedSpare(1, "n2", 1, ("ads/b",), frozenset(("ads/b",))),
+    ]
+
+    def plan(limit: int, *models: NodeShares) -> SparePlan:
+        return plan_shared_spares(models, NODES, SpareRules(limit), both)
+
+    assert [spare.number for spare in plan(0, *pair).spares] == []
+    assert [spare.number for spare in plan(1, *pair).spares] == [0]
+    lost = replace(pair[1], busy_by_node={"?": 0.6}, missing=1)
+    for limit in (0, 1):
+        assert [(spare.number, spare.models) for spare in plan(limit, pair[0], lost).spares] == [
+            (1, ("ads/a", "ads/b"))
+        ]
+    assert [spare.number for spare in plan(2, pair[0], lost).spares] == [0, 1]
+    # One that has not loaded it serves for nobody, and none is added.
+    loading = [both[0], replace(both[1], loaded=frozenset())]
+    assert plan_shared_spares([pair[0], lost], NODES, SpareRules(0), loading).spares == ()
+
+
 @pytest.mark.parametrize("bad", [nan, -1.0, 1e308])
 def test_impossible_number_is_refused_by_name(bad: float) -> None:
     with pytest.raises(InvalidInputError, match="inference ads/ctr: replicas on node n0"):

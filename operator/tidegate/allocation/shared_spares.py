@@ -43,18 +43,20 @@ class NodeShares:
     """A real-time Inference that cannot serve its demand without some node.
 
     `busy_by_node` has, for each node with replicas, how many busy replicas' work is lost with it: at most its replicas there.
-    `model_bytes` is what its model takes in memory.
+    `model_bytes` is what its model takes in memory. `missing` is how many of its replicas do not serve now: spares serve for them.
     """
 
     key: str
     slices: int
     busy_by_node: Mapping[str, float]
     model_bytes: float = 0.0
+    missing: int = 0
 
     def __post_init__(self) -> None:
         path = f"inference {self.key}"
         check_count(f"{path}: slices", self.slices, minimum=1)
         check_amount(f"{path}: model bytes", self.model_bytes)
+        check_count(f"{path}: missing replicas", self.missing)
         for node, busy in self.busy_by_node.items():
             check_amount(f"{path}: replicas on node {node}", busy)
 
@@ -94,13 +96,20 @@ class SparePlan:
 
 
 def measure_node_shares(
-    curve: CapacityCurve, rate: float, replicas_by_node: Mapping[str, int], key: str, slices: int
+    curve: CapacityCurve,
+    rate: float,
+    replicas_by_node: Mapping[str, int],
+    key: str,
+    slices: int,
+    ready_by_node: Mapping[str, int] | None = None,
 ) -> NodeShares:
     """Return what the loss of each node takes from an Inference with a demand of `rate` requests per second.
 
-    A node without which the other replicas still serve the demand takes nothing.
+    A node without which the other replicas still serve the demand takes nothing. With `ready_by_node`, only so many replicas of
+    each node serve now; without it all do.
     """
-    replicas = sum(replicas_by_node.values())
+    ready_by_node = replicas_by_node if ready_by_node is None else ready_by_node
+    replicas, ready = sum(replicas_by_node.values()), sum(ready_by_node.values())
     capacity = curve.rate_at(replicas)
     utilization = min(rate / capacity, 1.0) if capacity > 0 else 1.0
     return NodeShares(
@@ -109,8 +118,9 @@ def measure_node_shares(
         {
             node: utilization * count
             for node, count in replicas_by_node.items()
-            if count and curve.rate_at(replicas - count) < min(rate, capacity)
+            if count and curve.rate_at(ready - ready_by_node.get(node, 0)) < min(rate, capacity)
         },
+        missing=max(replicas - ready, 0),
     )
 
 
@@ -123,7 +133,7 @@ def plan_shared_spares(
 ) -> SparePlan:
     """Return the spares that serve what the loss of any node takes from these Inferences, with as few changes as possible.
 
-    New spares go to the nodes with the fewest spares; of these, to those with the least to lose. With `free_slices`, by node, those
+    Spares that serve for missing replicas stay beyond the limit of slices, until these serve. New spares go to the nodes with the fewest spares; of these, to those with the least to lose. With `free_slices`, by node, those
     with room for the spare come first. Raises InvalidInputError for two Inferences with one name.
     """
     by_key: dict[str, NodeShares] = {}
@@ -133,13 +143,35 @@ def plan_shared_spares(
         by_key[inference.key] = inference
     needy = {key: inference for key, inference in by_key.items() if inference.spares_needed}
     packing = _Packing(nodes, rules, needy.values(), free_slices)
-    for spare in current:
+    for spare in _select_kept(current, nodes, rules, needy):
         packing.restore_spare(spare, needy)
     ranked = sorted(needy.values(), key=lambda rival: (-rival.slices, -rival.largest_share, rival.key))
     uncovered = [inference.key for inference in ranked if not packing.cover_model(inference)]
     for spare in current:
         packing.delay_removals(spare, needy)
     return SparePlan(packing.list_spares(), tuple(sorted(uncovered)))
+
+
+def _select_kept(
+    current: Sequence[SharedSpare],
+    nodes: Sequence[str],
+    rules: SpareRules,
+    by_key: Mapping[str, NodeShares],
+) -> Sequence[SharedSpare]:
+    """Return the spares that stay: none whose node is gone, and beyond the limit only those that serve for missing replicas."""
+    there = [spare for spare in current if spare.node in nodes]
+    serving = {
+        spare.number for spare in there if any(by_key[key].missing for key in spare.loaded & by_key.keys())
+    }
+    room = rules.slices - sum(spare.slices for spare in there if spare.number in serving)
+    kept: list[SharedSpare] = []
+    for spare in there:
+        if spare.number not in serving:
+            if spare.slices > room:
+                continue
+            room -= spare.slices
+        kept.append(spare)
+    return kept
 
 
 class _OpenSpare:
@@ -211,9 +243,7 @@ class _Packing:
                 self._busy[node] += busy
 
     def restore_spare(self, spare: SharedSpare, by_key: Mapping[str, NodeShares]) -> None:
-        """Take over a spare with those of its models that still fit; one whose node is gone has gone with it."""
-        if spare.node not in self._nodes or self._count_slices() + spare.slices > self._rules.slices:
-            return
+        """Take over a spare with those of its models that still fit."""
         for key in spare.loaded:
             self._loaded[key].add(spare.number)
         restored = _OpenSpare(spare.number, spare.node, spare.slices)

@@ -84,7 +84,8 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
             if inference.key in missing:
                 uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)
     covered = {str(member.key) for member in shared} - uncovered.keys()
-    return PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), frozenset(covered))
+    excess = max(sum(spare.slices for spare in spares) - room, 0)
+    return PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), frozenset(covered), excess)
 
 
 def _plan_namespace(
@@ -150,11 +151,12 @@ def _measure_member(observed: AllocationObserved, member: PoolMember, model: Mod
     Replicas that have no healthy node, such as those of a node that was just lost, count until they have been replaced.
     """
     healthy = observed.slices.healthy_nodes
-    counts = {
-        node: share.slices // member.replica_slices
-        for node, share in member.claim.nodes.items()
-        if node in healthy and share.slices >= member.replica_slices
-    }
+    counts: dict[str, int] = {}
+    ready: dict[str, int] = {}
+    for node, share in member.claim.nodes.items():
+        if node in healthy and share.slices >= member.replica_slices:
+            counts[node] = share.slices // member.replica_slices
+            ready[node] = share.ready // member.replica_slices
     missing = member.assigned_replicas - sum(counts.values())
     if missing > 0:
         counts[f"{_NO_NODE}{member.key}"] = missing
@@ -162,7 +164,7 @@ def _measure_member(observed: AllocationObserved, member: PoolMember, model: Mod
     if model.load is not None:
         curve = model.placements[0].curve
         rate = max(*model.load.rates, _LEAST_SHARE * curve.rate_at(1))
-    shares = measure_node_shares(curve, rate, counts, model.key, member.replica_slices)
+    shares = measure_node_shares(curve, rate, counts, model.key, member.replica_slices, ready)
     return replace(shares, model_bytes=_find_bytes(member.inference))
 
 
@@ -194,11 +196,10 @@ def _limit_slices(
     kept += sum(
         count_excluded_slices(member) for member in observed.members if str(member.key) not in included
     )
-    # Those that exist are in `spare_slices`, which `allocatable_slices` lacks.
-    allocatable = observed.allocatable_slices + observed.spare_slices
-    room = max(allocatable - kept - realtime, 0)
+    usable = max(observed.usable_slices, 0)
+    room = max(usable - kept - realtime, 0)
     reason = (
-        f"realtime demand and what other tiers keep need {realtime + kept} of {allocatable} slices, which "
+        f"realtime demand and what other tiers keep need {realtime + kept} of {usable} slices, which "
         f"leaves {room} for spares: add nodes, or lower the floors"
     )
     ceiling = tiers.realtime.ceiling

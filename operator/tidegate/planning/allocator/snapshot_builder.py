@@ -205,16 +205,23 @@ class AllocationObserved:
     @property
     def allocatable_slices(self) -> int:
         """Return the slices that its members can have together."""
-        return max(self._usable_slices, 0)
+        return max(self.usable_slices - self.charged_spare_slices, 0)
 
     @property
     def free_slices(self) -> int:
         """Return the free slices; negative if more are assigned than the pool has now."""
-        return self._usable_slices - sum(member.occupied_slices for member in self.members)
+        occupied = sum(member.occupied_slices for member in self.members)
+        return self.usable_slices - self.spare_slices - occupied
 
     @property
-    def _usable_slices(self) -> int:
-        return self.slices.healthy + self.faulty_node_slices - self.departing_slices - self.spare_slices
+    def usable_slices(self) -> int:
+        """Return the slices that members and shared spares can have together."""
+        return self.slices.healthy + self.faulty_node_slices - self.departing_slices
+
+    @property
+    def charged_spare_slices(self) -> int:
+        """Return the slices of shared spares that members cannot have; not those of spares that stay in the place of replicas."""
+        return max(self.spare_slices - self.spare_plan.excess_slices, 0)
 
     @property
     def scaled_members(self) -> tuple[PoolMember, ...]:
@@ -310,7 +317,7 @@ def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solv
 def _make_tier_rule(observed: AllocationObserved, tier: Tier) -> TierRule:
     """Return the bounds of a tier for its members alone: shared spares count in those of realtime."""
     bounds = observed.pool.spec.tiers.bounds_for(tier)
-    spares = observed.spare_slices if tier is Tier.REALTIME else 0
+    spares = observed.charged_spare_slices if tier is Tier.REALTIME else 0
     floor = max(bounds.floor - spares - _count_unfillable(observed, tier), 0)
     return TierRule(tier, floor, None if bounds.ceiling is None else max(bounds.ceiling - spares, floor))
 
@@ -322,7 +329,7 @@ def _count_unfillable(observed: AllocationObserved, tier: Tier) -> int:
         for member in observed.members
         if member.inference.spec.tier is tier
     )
-    spares = observed.spare_slices if tier is Tier.REALTIME else 0
+    spares = observed.charged_spare_slices if tier is Tier.REALTIME else 0
     return max(observed.pool.spec.tiers.bounds_for(tier).floor - spares - fillable, 0)
 
 

@@ -30,6 +30,8 @@ class PoolSparePlan:
     """By namespace/name."""
     covered: frozenset[str] = frozenset()
     """The other Inferences with nodeLoss Shared, as namespace/name: they hold no replica of their own in reserve."""
+    excess_slices: int = 0
+    """Slices beyond the limit: spares that serve for missing replicas keep them until these serve, and nobody yields for them."""
 
     @property
     def slice_count(self) -> int:
