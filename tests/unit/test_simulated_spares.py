@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tidegate.allocation.shared_spares import SharedSpare, SparePlan, SpareRules
-from tidegate.allocation.snapshot import NodeLossInput, PoolInput
+from tidegate.allocation.snapshot import NodeLossInput, PoolInput, TierRule
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 from tidegate.simulation.engine import run_policy
@@ -30,9 +30,10 @@ def run_day(
     *outages: NodeOutage,
     overflow: bool = False,
     policy: str = "present",
+    tiers: tuple[TierRule, ...] = (),
 ) -> SimulationOutcome:
     """Run six minutes of two models on twelve slices of four nodes; their first replicas are on the nodes 0 and 1."""
-    pool = PoolInput("pool", 12, nodes=4, node_loss=RARE)
+    pool = PoolInput("pool", 12, nodes=4, node_loss=RARE, tiers=tiers)
     scenario = Scenario(
         pool, (CTR, CVR), rates, outages=outages, spare_rules=spares, spares_take_overflow=overflow
     )
@@ -110,6 +111,20 @@ def test_a_model_with_replicas_on_all_nodes_holds_its_own_reserve() -> None:
     rates = {CTR.key: [380.0] * MINUTES, CVR.key: [60.0] * MINUTES}
     for node in range(4):
         assert run_day(rates, SPARES, NodeOutage(node, 65.0, 400.0)).missed_minutes == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "spares"),
+    [
+        (TierRule(Tier.OFFLINE, 9, None), 1),
+        (TierRule(Tier.OFFLINE, 10, None), 0),
+        (TierRule(Tier.REALTIME, 0, 3), 1),
+        (TierRule(Tier.REALTIME, 0, 2), 0),
+    ],
+)
+def test_spares_have_what_demand_floors_and_the_ceiling_leave(rule: TierRule, spares: int) -> None:
+    outcome = run_day(STEADY, SPARES, tiers=(rule,))
+    assert [interval.slices[Tier.REALTIME] for interval in outcome.intervals] == [2.0 + spares] * MINUTES
 
 
 def test_a_policy_without_a_plan_of_spares_runs_without() -> None:

@@ -56,9 +56,16 @@ class SparePolicy(Policy, Protocol):
     """A policy that plans shared spares as well."""
 
     def plan_spares(
-        self, spread: Mapping[str, Mapping[str, int]], nodes: Sequence[str], current: Sequence[SharedSpare]
+        self,
+        spread: Mapping[str, Mapping[str, int]],
+        missing: Mapping[str, int],
+        nodes: Sequence[str],
+        current: Sequence[SharedSpare],
     ) -> SparePlan:
-        """Return the spares for the replicas that it chose; `spread` has their number by model and node."""
+        """Return the spares for the replicas that it chose; `spread` has their number by model and node.
+
+        `missing` is how many of a model's do not serve yet.
+        """
         ...
 
 
@@ -131,7 +138,7 @@ class _PolicyRun:
             changes = [end_s, fleet.find_next_end(targets, end_s), losses[0].start_s if losses else end_s]
             if scenario.spare_rules is not None:
                 if now_s == start_s:
-                    self._plan_spares(now_s, loaded=step == 0)
+                    self._plan_spares(decided, now_s, loaded=step == 0)
                 changes.append(fleet.find_next_change(now_s))
             until_s = min(change_s for change_s in changes if change_s is not None)
             spare_rates = self._serve_on_spares(decided, step, now_s, until_s, interval)
@@ -174,7 +181,7 @@ class _PolicyRun:
             free -= initial[key] * slices
         self._fleet = SimulatedFleet(self._scenario, initial)
 
-    def _plan_spares(self, now_s: float, *, loaded: bool) -> None:
+    def _plan_spares(self, decided: Mapping[str, int], now_s: float, *, loaded: bool) -> None:
         """Plan the spares for the replicas as they are spread now."""
         fleet, policy = self._fleet, self._policy
         if not isinstance(policy, SparePolicy):
@@ -183,7 +190,8 @@ class _PolicyRun:
             )
         realtime = self._scenario.select_tier(Tier.REALTIME)
         spread = {model.key: fleet.spread_replicas(model.key) for model in realtime}
-        plan = policy.plan_spares(spread, fleet.remaining_nodes, fleet.spares.list_spares(now_s))
+        missing = {model.key: max(decided[model.key] - fleet.sets[model.key].ready, 0) for model in realtime}
+        plan = policy.plan_spares(spread, missing, fleet.remaining_nodes, fleet.spares.list_spares(now_s))
         self._spare_slices = plan.slice_count
         fleet.spares.follow_plan(plan, now_s, fleet.free_slices, loaded=loaded)
 

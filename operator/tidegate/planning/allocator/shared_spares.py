@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -185,14 +185,10 @@ def _limit_slices(
     observed: AllocationObserved, models: Iterable[ModelInput], limits: SharedSpareLimits
 ) -> tuple[int, str]:
     """Return the most slices that spares may have together, and what limits them: none that an SLO or a floor needs."""
-    tiers, nodes = observed.pool.spec.tiers, len(observed.slices.healthy_nodes)
-    needed: Counter[Tier] = Counter()
-    included: set[str] = set()
-    for model in models:
-        needed[model.tier] += _count_needed(model, nodes)
-        included.add(model.key)
-    realtime = needed[Tier.REALTIME]
-    kept = sum(max(needed[tier], tiers.bounds_for(tier).floor) for tier in Tier if tier is not Tier.REALTIME)
+    tiers, inputs = observed.pool.spec.tiers, tuple(models)
+    floors = {tier: tiers.bounds_for(tier).floor for tier in Tier}
+    realtime, kept = count_kept_slices(inputs, floors, len(observed.slices.healthy_nodes))
+    included = {model.key for model in inputs}
     kept += sum(
         count_excluded_slices(member) for member in observed.members if str(member.key) not in included
     )
@@ -214,6 +210,17 @@ def _limit_slices(
         room = existing
         reason = f"the pool is in mode {observed.effective_mode.value}, in which no spare starts: set policy.mode: Auto"
     return room, reason
+
+
+def count_kept_slices(
+    models: Iterable[ModelInput], floors: Mapping[Tier, int], nodes: int
+) -> tuple[int, int]:
+    """Return the slices that spares leave to realtime Inferences, and those that they leave to others."""
+    needed: Counter[Tier] = Counter()
+    for model in models:
+        needed[model.tier] += _count_needed(model, nodes)
+    others = [tier for tier in Tier if tier is not Tier.REALTIME]
+    return needed[Tier.REALTIME], sum(max(needed[tier], floors.get(tier, 0)) for tier in others)
 
 
 def _count_needed(model: ModelInput, nodes: int) -> int:
