@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import pytest
@@ -70,8 +72,6 @@ def test_models_of_one_node_share_a_spare_on_another_as_far_as_it_serves_both() 
                 "the loss of node node-0 takes 1 busy replicas of ctr (0.5), cvr (0.5), and no other node's takes more",
             ),
         ),
-        {},
-        frozenset({"ads/ctr", "ads/cvr"}),
     )
     # With a little more there are two; on different nodes one serves for both, since only one of these is lost.
     busier = {"ctr": 51.0, "cvr": 50.0}
@@ -121,13 +121,13 @@ def test_an_inference_that_can_share_no_pod_is_named_with_the_reason(
     found = plan(pool(model("ctr", **spec), model("cvr")))
     assert found.uncovered.keys() == {"ads/ctr"}
     assert reason in found.uncovered["ads/ctr"]
-    assert found.covered == {"ads/cvr"}
+    assert [spare.models for spare in found.spares] == [("cvr",)]
 
 
 def test_two_models_of_one_name_share_no_pod() -> None:
     named = {"model": {"name": "ranker"}}
     found = plan(pool(model("ctr", **named), model("cvr", **named)))
-    assert found.covered == {"ads/ctr"}
+    assert [spare.models for spare in found.spares] == [("ctr",)]
     assert "is called ranker like that of ads/ctr" in found.uncovered["ads/cvr"]
 
 
@@ -191,7 +191,7 @@ def test_no_spare_takes_slices_that_a_realtime_demand_needs_beside_what_others_k
     # With slices beyond that there are spares, and the realtime demand has its own all the same.
     larger = replace(seen, slices=nodes(3, 3, 8))
     assert [spare.slices for spare in plan(larger).spares] == [1, 1, 1]
-    assert solve_with_spares(larger)["ads/ctr"] == 6
+    assert solve_with_spares(larger)["ads/ctr"] >= 6
 
 
 def test_a_floor_of_a_tier_and_those_of_its_members_count_once() -> None:
@@ -290,6 +290,75 @@ def test_a_lost_node_leaves_the_spares_that_serve_for_it_although_nothing_is_lef
     assert plan(served).spares == ()
 
 
+def settle(nodes_there: int, rate: float, rounds: int = 8) -> list[tuple[int, int]]:
+    """Decide again and again about a model whose replicas are spread evenly: its replicas and its spares after each decision.
+
+    What is planned in one round has been loaded in the next. Other work can use every slice, and is worth less than a reserve.
+    """
+    replicas, spares, results = ceil(rate / 100), tuple[PlannedSpare, ...](), list[tuple[int, int]]()
+    for _ in range(rounds):
+        spread = Counter(f"node-{number % nodes_there}" for number in range(replicas))
+        seen = pool(
+            model("ctr", spread),
+            model("rest", {}, tier=Tier.OFFLINE, least=0, most=50, value={"perRequest": "0.1"}),
+            slices=(6,) * nodes_there,
+            rates={"ctr": rate},
+            live_spares=[exists(spare, *spare.models) for spare in spares],
+            spare_slices=sum(spare.slices for spare in spares),
+        )
+        spares = plan(seen).spares
+        replicas = solve_with_spares(seen)["ads/ctr"]
+        results.append((replicas, len(spares)))
+    return results
+
+
+@pytest.mark.parametrize(
+    ("nodes_there", "rate", "expected"),
+    [
+        # Both nodes have replicas, so that no spare can serve for them: it holds its own reserve.
+        (2, 190.0, (4, 0)),
+        (3, 290.0, (5, 0)),
+        (3, 190.0, (2, 1)),
+        (4, 190.0, (2, 1)),
+        (2, 90.0, (1, 1)),
+    ],
+)
+def test_decisions_settle(nodes_there: int, rate: float, expected: tuple[int, int]) -> None:
+    first, *others = settle(nodes_there, rate)
+    # A reserve is held until the spare has loaded the model.
+    assert first == (expected[0] + expected[1], expected[1])
+    assert others == [expected] * 7
+
+
+def test_a_model_holds_its_own_reserve_until_its_spares_have_loaded_it() -> None:
+    seen = pool(model("ctr", {"node-0": 2, "node-1": 1}), rates={"ctr": 290.0})
+    spares = plan(seen).spares
+    assert len(spares) == 2
+    for live, covered in (
+        ([], False),
+        ([exists(spare) for spare in spares], False),
+        ([exists(spares[0], "ctr"), exists(spares[1])], False),
+        ([exists(spare, "ctr") for spare in spares], True),
+    ):
+        found = plan(replace(seen, live_spares=live, spare_slices=len(live)))
+        assert found.uncovered == {}
+        assert found.covered == ({"ads/ctr"} if covered else set())
+        planned = replace(seen, spare_plan=found)
+        [solver_input] = build_allocation_view(planned).snapshot.inferences
+        assert solver_input.has_shared_spare is covered
+
+
+def test_replicas_beyond_those_that_demand_needs_do_not_count() -> None:
+    # Two of the four would serve without either node, and there is no third one.
+    seen = pool(model("ctr", {"node-0": 2, "node-1": 2}), slices=(4, 4), rates={"ctr": 190.0})
+    assert "all 2 healthy nodes" in plan(seen).uncovered["ads/ctr"]
+    assert plan(replace(seen, slices=nodes(4, 4, 4))).uncovered == {}
+    # A reserve that was lost is not missing; nor are more replicas than are asked for.
+    lost = plan(pool(model("ctr", {"node-1": 2}, held=4), slices=(0, 4, 4), rates={"ctr": 190.0}))
+    assert len(lost.spares) == 2
+    assert all("the loss of node node-1 takes 0.95 busy" in spare.reason for spare in lost.spares)
+
+
 def test_a_spare_waits_for_slices_where_some_become_free() -> None:
     full = PlannedSpare("spare-cpu-a-0", "ads", 0, "node-1", 1, ("ctr",))
     seen = pool(model("ctr"), live_spares=[exists(full, is_placed=False)])
@@ -310,13 +379,15 @@ def test_a_held_pool_and_one_without_demand_keep_what_exists() -> None:
     assert [item.models for item in plan(held).spares] == [("ctr", "cvr")]
     kept = keep_spares(held)
     assert [item.models for item in kept.spares] == [("ctr", "cvr")]
-    assert kept.covered == {"ads/ctr", "ads/cvr"}
+    # The other has not been loaded.
+    assert kept.covered == {"ads/ctr"}
 
 
 def test_spares_count_in_the_pool_and_in_the_bounds_of_realtime_and_take_the_place_of_a_reserve() -> None:
     tiers = {"realtime": {"floor": 4, "ceiling": 6}}
     seen = pool(model("ctr", {"node-0": 1, "node-1": 1}), tiers=tiers, rates={"ctr": 190.0})
-    found = plan(seen)
+    live = [exists(spare, *spare.models) for spare in plan(seen).spares]
+    found = plan(replace(seen, live_spares=live, spare_slices=1))
     planned = replace(seen, spare_plan=found, spare_slices=found.slice_count)
     snapshot = build_allocation_view(planned).snapshot
     assert (seen.allocatable_slices, planned.allocatable_slices, planned.free_slices) == (12, 11, 9)
@@ -348,6 +419,7 @@ def decide_about(seen: AllocationObserved, shared: PoolSparePlan) -> dict[str, A
 
 def test_a_decision_names_the_spares_and_is_made_again_only_if_they_change() -> None:
     seen = pool(model("ctr"), model("cvr"))
+    seen = replace(seen, live_spares=[exists(spare, *spare.models) for spare in plan(seen).spares])
     shared = plan(seen)
     seen = replace(seen, spare_plan=shared, spare_slices=1)
     body = decide_about(seen, shared)

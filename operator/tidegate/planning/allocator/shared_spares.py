@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from math import inf
 from typing import Final
 
@@ -39,9 +40,7 @@ _NAMED: Final = 3
 
 def keep_spares(observed: AllocationObserved) -> PoolSparePlan:
     """Return the spares that exist, for a pool whose demand is not known yet."""
-    covered = {
-        f"{live.planned.namespace}/{name}" for live in observed.live_spares for name in live.planned.models
-    }
+    covered = {f"{live.planned.namespace}/{name}" for live in observed.live_spares for name in live.serving}
     return PoolSparePlan(tuple(live.planned for live in observed.live_spares), covered=frozenset(covered))
 
 
@@ -83,9 +82,25 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         for inference in members:
             if inference.key in missing:
                 uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)
-    covered = {str(member.key) for member in shared} - uncovered.keys()
+    loaded = _count_loaded(observed, spares)
+    covered = {
+        inference.key
+        for inference in chain.from_iterable(shares.values())
+        if inference.key not in uncovered and loaded[inference.key] >= inference.spares_needed
+    }
     excess = max(sum(spare.slices for spare in spares) - room, 0)
     return PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), frozenset(covered), excess)
+
+
+def _count_loaded(observed: AllocationObserved, spares: Iterable[PlannedSpare]) -> Mapping[str, int]:
+    """Return on how many of the planned spares each model serves already."""
+    planned = {(spare.namespace, spare.number, spare.node): spare.models for spare in spares}
+    loaded: Counter[str] = Counter()
+    for live in observed.live_spares:
+        place = live.planned
+        for name in planned.get((place.namespace, place.number, place.node), ()):
+            loaded[f"{place.namespace}/{name}"] += name in live.serving
+    return loaded
 
 
 def _plan_namespace(
@@ -148,7 +163,8 @@ def _find_obstacle(observed: AllocationObserved, member: PoolMember) -> str:
 def _measure_member(observed: AllocationObserved, member: PoolMember, model: ModelInput) -> NodeShares:
     """Return what the loss of each node takes from a member; without a known demand its replicas count as fully busy.
 
-    Replicas that have no healthy node, such as those of a node that was just lost, count until they have been replaced.
+    Only the replicas that demand and bounds need count. Those that have no healthy node, such as those of a node that was just
+    lost, count until they have been replaced.
     """
     healthy = observed.slices.healthy_nodes
     counts: dict[str, int] = {}
@@ -164,8 +180,30 @@ def _measure_member(observed: AllocationObserved, member: PoolMember, model: Mod
     if model.load is not None:
         curve = model.placements[0].curve
         rate = max(*model.load.rates, _LEAST_SHARE * curve.rate_at(1))
+        spare_nodes = {
+            live.planned.node
+            for live in observed.live_spares
+            if live.planned.namespace == member.key.namespace and member.key.name in live.planned.models
+        }
+        needed = _count_needed(model) // member.replica_slices
+        _drop_surplus(counts, ready, sum(counts.values()) - needed, spare_nodes)
     shares = measure_node_shares(curve, rate, counts, model.key, member.replica_slices, ready)
     return replace(shares, model_bytes=_find_bytes(member.inference))
+
+
+def _drop_surplus(counts: dict[str, int], ready: dict[str, int], surplus: int, spare_nodes: Set[str]) -> None:
+    """Leave out replicas beyond those that demand needs, so that a reserve of its own is no reason to have no spare.
+
+    The first are those that do not serve, then those of the fullest nodes; of equal ones, those beside its spares, which can stay.
+    """
+
+    def rank(node: str) -> tuple[bool, int, bool]:
+        return counts[node] > ready.get(node, 0), counts[node], node in spare_nodes
+
+    for _ in range(surplus):
+        node = max(sorted(counts), key=rank)
+        counts[node] -= 1
+        ready[node] = min(ready.get(node, 0), counts[node])
 
 
 def _find_bytes(inference: Inference) -> float:
@@ -223,10 +261,10 @@ def count_kept_slices(
     return needed[Tier.REALTIME], sum(max(needed[tier], floors.get(tier, 0)) for tier in others)
 
 
-def _count_needed(model: ModelInput, nodes: int) -> int:
+def _count_needed(model: ModelInput, nodes: int = 1) -> int:
     """Return the slices that nothing may take from a model: for its floor, and for its SLO, node reserve or deadline.
 
-    With an unknown demand that is what it has.
+    With an unknown demand that is what it has; with one node it has no node reserve.
     """
     (placement, *_), load, needed = model.placements, model.load, 0
     if load is None:

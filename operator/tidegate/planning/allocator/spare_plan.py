@@ -29,7 +29,7 @@ class PoolSparePlan:
     uncovered: Mapping[str, str] = field(default_factory=dict[str, str])
     """By namespace/name."""
     covered: frozenset[str] = frozenset()
-    """The other Inferences with nodeLoss Shared, as namespace/name: they hold no replica of their own in reserve."""
+    """Inferences whose models as many spares have loaded as they need, as namespace/name: they hold no replica in reserve."""
     excess_slices: int = 0
     """Slices beyond the limit: spares that serve for missing replicas keep them until these serve, and nobody yields for them."""
 
