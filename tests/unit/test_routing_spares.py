@@ -48,20 +48,26 @@ def addresses_by_priority(assignment: dict[str, Any]) -> dict[int, list[str]]:
     [
         (OWN, 2, 100),
         (OWN[:1], 2, 50),
-        (OWN[:1], 3, 33),
+        # One spare takes the place of one replica, however many are missing, as in a scale-up.
+        (OWN[:1], 3, 50),
+        (OWN, 8, 66),
         # More pods than decided, as in a rollout; and no number at all.
         (OWN, 1, 100),
         (OWN, 0, 100),
-        # Envoy accepts no factor of 0.
-        (OWN[:1], 1000, 1),
     ],
 )
-def test_spares_get_the_share_of_the_decided_pods_that_are_missing(
+def test_spares_get_the_share_of_the_missing_pods_that_they_can_replace(
     own: tuple[Endpoint, ...], decided: int, factor: int
 ) -> None:
     assignment = read_assignment(a_pool(*own, decided=decided))
     assert assignment["policy"]["overprovisioning_factor"] == factor
     assert addresses_by_priority(assignment) == {0: [pod.address for pod in own], 1: ["10.0.0.9"]}
+
+
+def test_as_many_replicas_are_replaced_as_there_are_spares() -> None:
+    backend = Backend(KEY, "ranker", OWN[:1]).with_spares([SPARE, SMALL], 1000)
+    pool = add_spares(EndpointPool(KEY, backend.endpoints), backend)
+    assert read_assignment(pool)["policy"]["overprovisioning_factor"] == 33
 
 
 def test_fallback_comes_after_the_spares_and_without_own_pods_they_are_the_first() -> None:

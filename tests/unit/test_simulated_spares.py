@@ -97,6 +97,7 @@ def test_a_spare_divides_its_capacity_and_loads_one_model_after_the_other() -> N
     assert slots.serve_rates({CTR.key: 60.0, CVR.key: 60.0}, 89.0) == {}
     assert slots.serve_rates({CTR.key: 60.0, CVR.key: 60.0}, 100.0) == {CTR.key: 60.0}
     assert slots.find_next_ready(100.0) == 180.0
+    assert [slots.count_serving(key, 100.0) for key in (CTR.key, CVR.key)] == [1, 0]
     assert slots.serve_rates({CTR.key: 60.0, CVR.key: 60.0}, 180.0) == {CTR.key: 50.0, CVR.key: 50.0}
     # A model that stays is not loaded again.
     slots.follow_plan(replace(plan, spares=(SharedSpare(0, "2", 1, (CVR.key,)),)), 200.0, 0)

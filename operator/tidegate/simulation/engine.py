@@ -200,7 +200,7 @@ class _PolicyRun:
     ) -> Mapping[str, float]:
         """Return the requests per second that spares serve of each model.
 
-        They get the share of the decided replicas that do not serve, as from Envoy; with `spares_take_overflow`, what the
+        They get the share of the decided replicas that do not serve, each that of one, as from Envoy; with `spares_take_overflow`, what the
         replicas that serve have no capacity for.
         """
         scenario, spares = self._scenario, self._fleet.spares
@@ -213,8 +213,8 @@ class _PolicyRun:
             demand = scenario.demand[model.key][step]
             if scenario.spares_take_overflow:
                 rates[model.key] = max(demand - model.capacity_curve.rate_at(ready), 0.0)
-            elif ready < target:
-                rates[model.key] = demand * (1 - ready / target)
+            elif missing := min(max(target - ready, 0), spares.count_serving(model.key, start_s)):
+                rates[model.key] = demand * missing / (ready + missing)
         return spares.serve_rates(rates, start_s)
 
     def _serve_model(

@@ -40,8 +40,8 @@ _ANY_POD: Final = 100_000
 def encode_endpoints(cluster: str, pool: EndpointPool, protocol: InferenceProtocol) -> bytes:
     """Serialise the ClusterLoadAssignment of `cluster`: pods, then shared spares, then the fallback's pods.
 
-    Spares get the share of the decided pods that are missing or unhealthy: Envoy sends the first priority its healthy share of
-    the requests, times the overprovisioning factor.
+    Spares get the share of the pods that are missing or unhealthy: Envoy sends the first priority its healthy share of the
+    requests, times the overprovisioning factor. Of missing pods, each spare replaces one.
     """
     name = wire.encode_field(_CLUSTER_NAME, cluster.encode())
     spares = pool.spares.pods if pool.spares is not None else ()
@@ -57,7 +57,11 @@ def encode_endpoints(cluster: str, pool: EndpointPool, protocol: InferenceProtoc
         return assignment
     factor = _ANY_POD
     if pool.spares is not None:
-        factor = max(100 * len(pool.endpoints) // max(pool.spares.decided, len(pool.endpoints), 1), 1)
+        ready = len(pool.endpoints)
+        # A spare serves as much as one replica, however many are missing.
+        missing = min(max(pool.spares.decided - ready, 0), len(pool.spares.pods))
+        # Envoy accepts no factor of 0.
+        factor = max(100 * ready // max(ready + missing, 1), 1)
     policy = wire.encode_field(_OVERPROVISIONING_FACTOR, wire.encode_number(_ONLY, factor))
     return assignment + wire.encode_field(_POLICY, policy)
 
