@@ -208,6 +208,20 @@ async def test_an_order_that_comes_while_another_model_is_removed_is_carried_out
     await pod.reports("the newest version serves", cvr=serves(2))
 
 
+async def test_a_resent_order_reaches_the_agents_and_writes_no_file_of_the_pod(pod: SharedPod) -> None:
+    order = pod.order("ctr")
+    pod.accept(order)
+    await pod.reports("it serves", ctr=serves(1))
+    [lost] = [path for path in (pod.folder / "cache" / "shared" / "ads_ctr").iterdir() if path.is_file()]
+    lost.unlink()
+    written = (pod.folder / "cache" / "shared.json").stat()
+    assert pod.accept(order)
+    assert lost.is_file()
+    assert (pod.folder / "cache" / "shared.json").stat().st_ino == written.st_ino
+    await pod.reports("it serves", ctr=serves(1))
+    assert len(pod.loads_of("ctr")) == 1
+
+
 async def test_one_model_loads_at_a_time(pod: SharedPod) -> None:
     running: list[str] = []
     load = pod.server.load_version

@@ -103,21 +103,24 @@ class SharedModels:
         self._loading = asyncio.Lock()
 
     def accept_orders(self, orders: SharedOrders) -> bool:
-        """Make these the orders to work towards; return False if an older leader than the newest seen sent them."""
+        """Make these the orders to work towards; return False if an older leader than the newest seen sent them.
+
+        Those that it has already reach its agents again, as a single model's agent takes an order again.
+        """
         if self._orders is not None and orders.epoch < self._orders.epoch:
             return False
-        if orders == self._orders:
-            return True
-        self._orders = orders
-        try:
-            write_whole(self._checkpoint, orders.to_json())
-        except OSError as error:
-            log.warning("checkpoint_not_written", path=str(self._checkpoint), error=str(error))
+        if is_new := orders != self._orders:
+            self._orders = orders
+            try:
+                write_whole(self._checkpoint, orders.to_json())
+            except OSError as error:
+                log.warning("checkpoint_not_written", path=str(self._checkpoint), error=str(error))
         for order in self._list_orders():
             running = self._agents.get(order.owner)
             if running is not None and running.model == order.model:
                 running.agent.accept_order(order)
-        self._changed.set()
+        if is_new:
+            self._changed.set()
         return True
 
     def build_report(self) -> SharedReports:
