@@ -60,13 +60,15 @@ class Ownership:
         self._owned_pods: dict[ObjectKey, tuple[str, _SliceLabels | None]] = {}
         self._owned_workloads: dict[tuple[Kind, ObjectKey], str] = {}
         self._refused: set[ObjectKey] = set()
+        self._refused_spares: set[ObjectKey] = set()
+        """Those that claim to be a pool's shared spares."""
         self._subscribers: list[Subscriber] = []
         for kind, store in self._workloads.items():
             store.subscribe(self._forget_workload(kind, store))
             OwnerIndex(store, INFERENCE_LABEL, self._recheck_refused)
         self._pods.subscribe(self._forget_pod)
         self._inferences.subscribe(self._recheck_refused)
-        stores.deployments.subscribe(self._recheck_spares)
+        stores.deployments.subscribe(self._spare_changed)
         self._pools.subscribe(self._recheck_spares)
 
     def subscribe(self, subscriber: Subscriber) -> None:
@@ -82,10 +84,13 @@ class Ownership:
             self._owned_pods[key] = identity
             if key in self._refused:
                 self._refused.discard(key)
+                self._refused_spares.discard(key)
                 for subscriber in self._subscribers:
                     subscriber(key)
             return True
         self._refused.add(key)
+        if SPARE_LABEL in labels_of(body):
+            self._refused_spares.add(key)
         return False
 
     def owns_workload(self, kind: Kind, body: Manifest) -> bool:
@@ -195,12 +200,19 @@ class Ownership:
         if self._pods.get(key) is None:
             self._owned_pods.pop(key, None)
             self._refused.discard(key)
+            self._refused_spares.discard(key)
+
+    def _spare_changed(self, key: ObjectKey) -> None:
+        """Check refused pods of shared spares again after the Deployment of one was added or changed."""
+        body = self._workloads[DEPLOYMENT].get(key)
+        if body is not None and SPARE_LABEL in labels_of(body):
+            self._recheck_spares(key)
 
     def _recheck_spares(self, _key: ObjectKey) -> None:
-        """Check refused pods of shared spares again after a Deployment or a pool was added or changed."""
-        for key in tuple(self._refused):
+        """Check refused pods of shared spares again."""
+        for key in tuple(self._refused_spares):
             body = self._pods.get(key)
-            if body is not None and SPARE_LABEL in labels_of(body):
+            if body is not None:
                 self.owns_pod(body)
 
     def _recheck_refused(self, inference: ObjectKey) -> None:

@@ -47,6 +47,7 @@ class SharedSpares:
         for store in (stores.deployments, stores.pods):
             store.subscribe(self._follow_store(store))
         stores.inferences.subscribe(self._inference_changed)
+        stores.pools.subscribe(self._pool_changed)
 
     def subscribe_pools(self, wake: Wake) -> None:
         """Call `wake` with each pool whose spares are to be reconciled."""
@@ -182,6 +183,14 @@ class SharedSpares:
         self._reserve_slices(label)
         for pool in self._find_pools(label):
             self._wake_all(pool)
+
+    def _pool_changed(self, key: ObjectKey) -> None:
+        """Reserve the slices of spares whose pool came after them, as it may when a process starts."""
+        label = to_label_value(key.name)
+        if any(
+            self._children.get((store.kind, label)) for store in (self._stores.deployments, self._stores.pods)
+        ):
+            self._reserve_slices(label)
 
     def _inference_changed(self, key: ObjectKey) -> None:
         pool = self._pools_of.get(key)

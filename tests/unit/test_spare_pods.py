@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.compute_pool import a_compute_pool
+from builders.compute_pool import a_compute_pool, compute_pool_body
 from builders.desired import a_desired_state
 from builders.ownership import of_deployment
 from builders.placement_world import PlacementWorld
@@ -275,6 +275,49 @@ def test_spares_of_an_earlier_term_are_reserved_before_the_first_plan() -> None:
     world.spares.forget_plans()
     assert world.spares.get_plan(POOL) is None
     assert [live.planned.name for live in world.spares.list_live(POOL)] == ["spare-cpu-a-0"]
+
+
+def test_spares_whose_pool_comes_after_them_are_reserved_as_well() -> None:
+    world = SpareWorld()
+    pool = compute_pool_body("cpu-a", nodeSelector={"pool": "a"})
+    world.has(world.stores.pools, pool, gone=True)
+    world.create()
+    world.has(world.stores.pods, spare_pod())
+    world.node("node-a")
+    assert world.slices("cpu-a").used_by_tier == {"realtime": 1}
+    assert world.count_room() == 3
+    # Nothing is wrong with one whose pod has not come yet.
+    other = SpareWorld()
+    other.has(other.stores.pools, pool, gone=True)
+    other.create()
+    other.node("node-a")
+    assert other.count_room() == 3
+
+
+def test_only_a_spare_or_a_pool_checks_refused_pods_of_spares_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, asked = SpareWorld(), list[str]()
+    world.has(world.stores.pods, spare_pod())
+    stranger = {**spare_pod(1), "metadata": {**spare_pod(1)["metadata"], "labels": {}}}
+    world.has(world.stores.pods, stranger)
+    decide = world.ownership.owns_pod
+
+    def count(body: Any) -> bool:
+        asked.append(body["metadata"]["name"])
+        return decide(body)
+
+    monkeypatch.setattr(world.ownership, "owns_pod", count)
+    [_, deployment] = objects()
+    plain = {**deployment, "metadata": {"name": "web", "namespace": "ads", "labels": {}}}
+    for _ in range(3):
+        world.has(world.stores.deployments, plain)
+    assert asked == []
+    world.create()
+    assert set(asked) == {"spare-cpu-a-0-x"}
+    asked.clear()
+    # It is the pool's now, and need not be checked again.
+    world.has(world.stores.deployments, plain)
+    world.ownership._recheck_spares(POOL)
+    assert asked == []
 
 
 @pytest.mark.parametrize(
