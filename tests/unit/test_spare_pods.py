@@ -26,6 +26,7 @@ from tidegate.planning.pools.spare_pods import (
     plan_spare_objects,
     read_deployment,
     read_order,
+    select_orders,
 )
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.shared_spares import SharedSpares
@@ -46,7 +47,8 @@ POOL = ObjectKey("", "cpu-a")
 
 
 def objects(plan: PoolSparePlan = PLAN) -> tuple[Any, ...]:
-    return plan_spare_objects(a_compute_pool(), plan, SETTINGS)
+    pool = a_compute_pool()
+    return tuple(body for spare in plan.spares for body in plan_spare_objects(pool, spare, SETTINGS))
 
 
 def spare_pod(number: int = 0, node: str = "node-a", ready: str = "True", **metadata: Any) -> dict[str, Any]:
@@ -143,6 +145,17 @@ def test_a_shared_pod_takes_committed_orders_without_what_it_lacks() -> None:
     assert read_order(a_desired_state(format=ModelFormat.PYTHON).to_json()) is None
 
 
+def test_orders_of_another_owner_and_a_second_one_for_a_model_are_left_out() -> None:
+    keys = {name: ObjectKey("ads", name) for name in SPARE.models}
+    ctr, cvr = (a_desired_state(owner=f"ads/{name}", model=name) for name in SPARE.models)
+    assert select_orders(SPARE, {keys["ctr"]: ctr, keys["cvr"]: cvr}) == {"ctr": ctr, "cvr": cvr}
+    stranger = cvr.model_copy(update={"owner": "ads/rank"})
+    assert select_orders(SPARE, {keys["ctr"]: ctr, keys["cvr"]: stranger}) == {"ctr": ctr}
+    same = cvr.model_copy(update={"model": "ctr"})
+    assert select_orders(SPARE, {keys["ctr"]: ctr, keys["cvr"]: same}) == {"ctr": ctr}
+    assert select_orders(SPARE, {ObjectKey("shop", "ctr"): ctr}) == {}
+
+
 ORDERS = {name: a_desired_state(owner=f"ads/{name}", model=name, version=3) for name in SPARE.models}
 LIVE = SpareDeployment("spare-cpu-a-0", "ads", "u", None)
 
@@ -232,7 +245,7 @@ class SpareWorld(PlacementWorld):
         self.spares.subscribe_pools(self.wakes.append)
 
     def create(self, plan: PoolSparePlan = PLAN, *, gone: bool = False, **metadata: Any) -> None:
-        for body in plan_spare_objects(a_compute_pool(), plan, SETTINGS):
+        for body in objects(plan):
             if body["kind"] == "Deployment":
                 whole: Any = {**body, "metadata": {**body["metadata"], **metadata}}  # type: ignore[dict-item]
                 self.has(self.stores.deployments, whole, gone=gone)

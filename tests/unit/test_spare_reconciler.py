@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -14,6 +15,7 @@ from builders.placement_world import PlacementWorld
 from builders.rollout_world import SETTINGS
 from tidegate.api.meta import ObjectKey
 from tidegate.api.shared_spares import SharedSparesStatus
+from tidegate.errors import PermanentError
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
 from tidegate.planning.allocator.spare_plan import PlannedSpare, PoolSparePlan
@@ -36,6 +38,8 @@ class World(PlacementWorld):
         super().__init__()
         self.log: list[tuple[str, object]] = []
         self.serving: Mapping[str, int] | None = {}
+        self.refused: set[str] = set()
+        """Namespaces in which the API server refuses everything."""
         self.spares = SharedSpares(self.stores, Ownership(self.stores), self.placements)
         self.reconciler = SharedSparesReconciler(
             applier=Applier(cast(Any, self), self.stores, Fence.unlimited(7)),
@@ -106,12 +110,19 @@ class World(PlacementWorld):
     async def apply_new(self, manifest: Any, fence: Fence) -> Any:
         return await self.apply(manifest, fence)
 
+    def check(self, namespace: str) -> None:
+        if namespace in self.refused:
+            message = f"namespace {namespace}: exceeded quota"
+            raise PermanentError(message)
+
     async def apply(self, manifest: Any, fence: Fence) -> Any:
+        self.check(manifest["metadata"]["namespace"])
         self._version += 1
         metadata = {**manifest["metadata"], "uid": f"uid-{manifest['metadata']['name']}"}
         return {**manifest, "metadata": {**metadata, "resourceVersion": str(self._version)}}
 
     async def merge(self, kind: Kind, key: ObjectKey, patch: Any, fence: Fence) -> Any:
+        self.check(key.namespace)
         [annotation] = patch["metadata"]["annotations"].items()
         self.log.append(annotation)
         body: Any = self.stores.pods.get(key)
@@ -121,6 +132,7 @@ class World(PlacementWorld):
         return {**body, "metadata": metadata}
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
+        self.check(key.namespace)
         self.log.append(("deleted", f"{kind.kind} {key.name}"))
 
 
@@ -172,6 +184,47 @@ async def test_gateways_leave_a_model_out_before_its_spare_is_told_to_unload_it_
     world.plan(replace(SPARE, models=("ctr",)))
     await world.reconcile()
     assert world.log == [(ANNOTATION, "ctr=4"), ("ordered", {"ads/ctr": 4})]
+
+
+async def test_a_namespace_that_refuses_everything_stops_no_other() -> None:
+    world = World()
+    world.refused.add("aaa")
+    other = replace(SPARE, namespace="aaa", models=("rank",))
+    world.plan(other, SPARE)
+    await world.reconcile()
+    assert [body["metadata"]["namespace"] for body in world.stores.deployments] == ["ads"]
+    refused, created = world.status().spares
+    assert "exceeded quota" in refused.problem
+    assert created.problem == "it has no pod yet"
+
+    world.refused.clear()
+    await world.reconcile()
+    assert len(world.stores.deployments) == 2
+    world.refused.add("aaa")
+    world.plan()
+    await world.reconcile()
+    assert world.log[0] == ("deleted", "Deployment spare-cpu-a-0")
+
+
+async def test_no_order_is_sent_while_gateways_cannot_be_told_what_it_unloads() -> None:
+    world = await a_serving_world()
+    world.commit("ctr", 4)
+    world.refused.add("ads")
+    await world.reconcile()
+    assert world.log == []
+    assert world.status().spares[0].problem
+
+
+async def test_an_edited_order_concerns_its_own_model_only() -> None:
+    world = await a_serving_world()
+    [body] = [body for body in world.stores.config_maps if body["metadata"]["name"].startswith("inf-cvr")]
+    for field, value in (("owner", "ads/ctr"), ("model", "ctr")):
+        edited = json.loads(body["data"]["desired.json"])
+        edited[field] = value
+        world.has(world.stores.config_maps, {**body, "data": {"desired.json": json.dumps(edited)}})
+        await world.reconcile()
+        assert world.log[-1] == ("ordered", {"ads/ctr": 3})
+        assert "cvr: it has committed no version" in world.status().spares[0].problem
 
 
 async def test_a_silent_agent_keeps_what_gateways_have_and_is_named() -> None:

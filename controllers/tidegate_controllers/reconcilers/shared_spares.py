@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
+from pydantic import ValidationError
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
@@ -29,6 +30,7 @@ from tidegate.planning.pools.spare_pods import (
     make_shared_orders,
     plan_spare_objects,
     read_order,
+    select_orders,
 )
 from tidegate.resources.inference import hash_source
 from tidegate.resources.names import (
@@ -83,31 +85,44 @@ class SharedSparesReconciler:
             for body in self._applier.stores.config_maps.by_label(POOL_LABEL, to_label_value(key.name))
             if SPARE_LABEL in labels_of(body)
         ]
-        children = ReconcilePlan(
-            status={},
-            apply=plan_spare_objects(pool, plan, self._settings()),
-            delete=find_stale_objects(plan, deployments.values(), config_maps),
-        )
-        refusal = await self._applier.apply_children(pool, children)
+        for deletion in find_stale_objects(plan, deployments.values(), config_maps):
+            refusal = await self._applier.apply_children(pool, ReconcilePlan(status={}, delete=(deletion,)))
+            if refusal is not None:
+                log.warning("spare_not_deleted", object=str(deletion.key), error=refusal.message)
         orders = self._find_orders(plan)
+        # Each by itself: what is refused in one namespace stops no other.
         states = await asyncio.gather(
             *(
-                self._follow_spare(spare, deployments.get((spare.namespace, spare.name)), orders)
+                self._reconcile_spare(pool, spare, deployments.get((spare.namespace, spare.name)), orders)
                 for spare in plan.spares
             )
         )
         by_name = {
             f"{spare.namespace}/{spare.name}": state for spare, state in zip(plan.spares, states, strict=True)
         }
-        if refusal is not None:
-            by_name = {
-                name: SpareState(state.served, refusal.message) if state.problem else state
-                for name, state in by_name.items()
-            }
         self._spares.put_status(key, build_spares_status(plan, by_name))
         if not plan.spares:
             return None
         return _LOADING_REQUEUE if any(state.problem for state in states) else _SERVING_REQUEUE
+
+    async def _reconcile_spare(
+        self,
+        pool: ComputePool,
+        spare: PlannedSpare,
+        deployment: SpareDeployment | None,
+        orders: Mapping[ObjectKey, DesiredState],
+    ) -> SpareState:
+        """Apply the objects of one spare and follow its pod; what is refused is its problem alone."""
+        children = ReconcilePlan(status={}, apply=plan_spare_objects(pool, spare, self._settings()))
+        refusal = await self._applier.apply_children(pool, children)
+        try:
+            state = await self._follow_spare(spare, deployment, orders)
+        except (PermanentError, ValidationError) as error:
+            log.warning("spare_not_followed", spare=f"{spare.namespace}/{spare.name}", error=str(error))
+            return SpareState(problem=str(error)[:1024])
+        if refusal is not None and state.problem:
+            return SpareState(state.served, refusal.message)
+        return state
 
     async def _follow_spare(
         self,
@@ -116,11 +131,7 @@ class SharedSparesReconciler:
         orders: Mapping[ObjectKey, DesiredState],
     ) -> SpareState:
         """Send a spare its orders, and write which models it serves; gateways stop before a model is unloaded."""
-        own = {
-            name: order
-            for name in spare.models
-            if (order := orders.get(ObjectKey(spare.namespace, name))) is not None
-        }
+        own = select_orders(spare, orders)
         pod = deployment.serving_pod if deployment is not None else None
         if pod is None:
             return judge_spare(spare, deployment, own, None)
@@ -129,7 +140,8 @@ class SharedSparesReconciler:
             for name, version in pod.shared_models.items()
             if name in own and own[name].version == version
         }
-        await self._write_served(pod, remaining)
+        if not await self._write_served(pod, remaining):
+            return SpareState(problem=f"the API server refuses the annotations of pod {pod.key.name}")
         self._applier.fence.check()
         shared = make_shared_orders(own.values(), self._applier.fence.epoch)
         reports = await self._agents.send_shared_orders(pod, shared)
@@ -138,22 +150,23 @@ class SharedSparesReconciler:
             await self._write_served(pod, state.served)
         return state
 
-    async def _write_served(self, pod: PodView, served: Mapping[str, int]) -> None:
-        """Write which models a pod serves into its annotation, from which gateways are configured."""
+    async def _write_served(self, pod: PodView, served: Mapping[str, int]) -> bool:
+        """Write which models a pod serves into its annotation, from which gateways are configured; return False if refused."""
         stores = self._applier.stores
         live = stores.pod_views.get(pod.key)
         if live is None or live.uid != pod.uid or live.shared_models == served:
-            return
+            return True
         annotations = {SPARE_MODELS_ANNOTATION: format_served_models(served)}
         patch = {"metadata": {"uid": pod.uid, "annotations": annotations}}
         try:
             stored = await self._applier.cluster.merge(POD, pod.key, patch, self._applier.fence)
         except PermanentError as error:
             log.warning("served_models_refused", pod=str(pod.key), error=str(error))
-            return
+            return False
         if stored is not None:
             stores.pods.observe("MODIFIED", stored)
         log.info("spare_serves", pod=str(pod.key), models=annotations[SPARE_MODELS_ANNOTATION])
+        return True
 
     def _find_orders(self, plan: PoolSparePlan) -> Mapping[ObjectKey, DesiredState]:
         """Return the committed orders of the Inferences that have a spare."""

@@ -93,16 +93,11 @@ def list_live_spares(deployments: Iterable[SpareDeployment]) -> tuple[LiveSpare,
 
 
 def plan_spare_objects(
-    pool: ComputePool, plan: PoolSparePlan, settings: ServingSettings
+    pool: ComputePool, spare: PlannedSpare, settings: ServingSettings
 ) -> tuple[Manifest, ...]:
-    """Build the objects of all planned spares."""
-    return tuple(
-        manifest
-        for spare in plan.spares
-        for manifest in build_spare_objects(
-            pool, SparePlace(spare.namespace, spare.number, spare.node, spare.slices, spare.models), settings
-        )
-    )
+    """Build the objects of a planned spare."""
+    place = SparePlace(spare.namespace, spare.number, spare.node, spare.slices, spare.models)
+    return build_spare_objects(pool, place, settings)
 
 
 def find_stale_objects(
@@ -132,6 +127,23 @@ def read_order(text: str | None) -> DesiredState | None:
     except ValidationError:
         return None  # edited by hand; the Inference's reconciler writes it again
     return order if order is not None and find_obstacle(order) is None else None
+
+
+def select_orders(
+    spare: PlannedSpare, orders: Mapping[ObjectKey, DesiredState]
+) -> Mapping[str, DesiredState]:
+    """Return the orders of a spare's Inferences by name: without one of another owner, and of two for a model only the first."""
+    selected: dict[str, DesiredState] = {}
+    models: set[str] = set()
+    for name in spare.models:
+        key = ObjectKey(spare.namespace, name)
+        order = orders.get(key)
+        # Its ConfigMap was edited by hand.
+        if order is None or order.owner != str(key) or order.model in models:
+            continue
+        models.add(order.model)
+        selected[name] = order
+    return selected
 
 
 def make_shared_orders(orders: Iterable[DesiredState], epoch: int) -> SharedOrders:
