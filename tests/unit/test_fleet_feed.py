@@ -422,13 +422,13 @@ def test_a_shared_spare_answers_for_an_inference_whose_version_it_serves(fed: Fe
             "spares": [endpoint.address for endpoint in shared],
         }
 
-    annotation = {SPARE_MODELS_ANNOTATION: "ctr=3,cvr=1"}
+    annotation = {SPARE_MODELS_ANNOTATION: "ctr=3@s,cvr=1@s"}
     fed.put(kinds.INFERENCE, serving("3"))
     fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"))
     fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", annotations=annotation))
     assert spares() == {"own": ["10.0.0.1"], "spares": ["10.0.0.2"]}
     # Its model is not there, or not in the version of the replicas.
-    fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", annotations={SPARE_MODELS_ANNOTATION: "cvr=1"}))
+    fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", annotations={SPARE_MODELS_ANNOTATION: "cvr=1@s"}))
     assert spares()["spares"] == []
     fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", annotations=annotation))
     assert spares()["spares"] == ["10.0.0.2"]

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
+from builders.inference import an_inference
+from builders.pods import a_pod
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.access.backends import build_inference_backend
+from tidegate.resources.shared_spare import ServedModel
 from tidegate.routing import protos, proxyless
 from tidegate.routing.access_pools import add_spares
 from tidegate.routing.envoy import clusters, endpoints
@@ -68,6 +72,34 @@ def test_as_many_replicas_are_replaced_as_there_are_spares() -> None:
     backend = Backend(KEY, "ranker", OWN[:1]).with_spares([SPARE, SMALL], 1000)
     pool = add_spares(EndpointPool(KEY, backend.endpoints), backend)
     assert read_assignment(pool)["policy"]["overprovisioning_factor"] == 33
+
+
+@pytest.mark.parametrize(
+    ("own", "serving", "shared", "is_used"),
+    [
+        (["s"], "3", ServedModel(3, "s"), True),
+        (["s"], "3", ServedModel(2, "s"), False),
+        # Another model has the same number since spec.model.uri was changed.
+        (["s"], "3", ServedModel(3, "t"), False),
+        (["s", "t"], "3", ServedModel(3, "t"), True),
+        # Without a pod of its own, nothing says more than the number.
+        ([], None, ServedModel(3, "s"), True),
+    ],
+)
+def test_a_spare_serves_only_the_model_that_the_own_pods_serve(
+    own: list[str], serving: str | None, shared: ServedModel, is_used: bool
+) -> None:
+    inference = an_inference(
+        "ctr",
+        status={"versions": {"serving": serving}},
+        placement={"pool": "cpu-a"},
+        scaling={"minReplicas": 2, "maxReplicas": 4},
+    )
+    pods = [a_pod(f"ctr-{number}", source=source) for number, source in enumerate(own)]
+    spare = replace(a_pod("spare-0", source=""), address="10.0.0.9", shared_models={"ctr": shared})
+    backend = build_inference_backend(inference, pods, [spare])
+    used = [*backend.endpoints, *(backend.spares.pods if backend.spares is not None else ())]
+    assert ("10.0.0.9" in [pod.address for pod in used]) is is_used
 
 
 def test_fallback_comes_after_the_spares_and_without_own_pods_they_are_the_first() -> None:

@@ -208,6 +208,17 @@ async def test_an_order_that_comes_while_another_model_is_removed_is_carried_out
     await pod.reports("the newest version serves", cvr=serves(2))
 
 
+async def test_another_model_under_the_same_name_and_version_is_loaded(pod: SharedPod) -> None:
+    pod.accept(pod.order("ctr"), pod.order("cvr"))
+    await pod.reports("both serve", ctr=serves(1), cvr=serves(1))
+    write_artefact(pod.folder / "models" / "other", 1, MODEL)
+    pod.accept(pod.order("ctr", uri=f"file://{pod.folder}/models/other"), pod.order("cvr"))
+    # Nothing says that it serves while it is the model before that does.
+    assert "ads/ctr" not in pod.models.build_report().reports
+    await pod.reports("the other serves", ctr=serves(1), cvr=serves(1))
+    assert [len(pod.loads_of(model)) for model in ("ctr", "cvr")] == [2, 1]
+
+
 async def test_a_resent_order_reaches_the_agents_and_writes_no_file_of_the_pod(pod: SharedPod) -> None:
     order = pod.order("ctr")
     pod.accept(order)

@@ -112,7 +112,7 @@ def test_a_spare_is_a_deployment_of_the_pool_on_its_node_that_another_model_does
 
 def test_what_is_planned_is_read_back_from_the_objects_and_the_rest_is_deleted() -> None:
     config_map, deployment = ({**body, "metadata": {**body["metadata"], "uid": "u"}} for body in objects())
-    pod = parse_pod(spare_pod(annotations={"tidegate.io/shared-models": "ctr=3,odd,cvr=x"}))
+    pod = parse_pod(spare_pod(annotations={"tidegate.io/shared-models": "ctr=3@s,odd,cvr=x@s,rank=3"}))
     live = read_deployment(deployment, [pod])
     [found] = list_live_spares([live])
     assert (found.planned, found.serving, found.is_placed) == (replace(SPARE, reason=""), {"ctr": 3}, True)

@@ -139,6 +139,13 @@ class World(PlacementWorld):
 ANNOTATION = "tidegate.io/shared-models"
 
 
+def served(**versions: int) -> str:
+    """The annotation: Inferences with their versions and the hash that the labels of their own pods have."""
+    return ",".join(
+        f"{name}={version}@{hash_source(an_inference(name))}" for name, version in versions.items()
+    )
+
+
 async def test_a_spare_is_created_and_its_models_get_requests_once_they_are_loaded() -> None:
     world = World()
     assert await world.reconcile() == timedelta(seconds=1)
@@ -151,10 +158,10 @@ async def test_a_spare_is_created_and_its_models_get_requests_once_they_are_load
 
     world.serving = {"ctr": 3}
     await world.reconcile()
-    assert world.log[1:] == [(ANNOTATION, "ctr=3")]
+    assert world.log[1:] == [(ANNOTATION, served(ctr=3))]
     world.serving = {"ctr": 3, "cvr": 3}
     assert await world.reconcile() == timedelta(seconds=10)
-    assert world.log[1:] == [(ANNOTATION, "ctr=3,cvr=3")]
+    assert world.log[1:] == [(ANNOTATION, served(ctr=3, cvr=3))]
     assert [model.version for model in world.status().spares[0].models] == ["3", "3"]
     assert [live.serving for live in world.spares.list_live(POOL)] == [{"ctr": 3, "cvr": 3}]
     await world.reconcile()
@@ -176,14 +183,14 @@ async def test_gateways_leave_a_model_out_before_its_spare_is_told_to_unload_it_
     world = await a_serving_world()
     world.commit("ctr", 4)
     await world.reconcile()
-    assert world.log == [(ANNOTATION, "cvr=3"), ("ordered", {"ads/ctr": 4, "ads/cvr": 3})]
+    assert world.log == [(ANNOTATION, served(cvr=3)), ("ordered", {"ads/ctr": 4, "ads/cvr": 3})]
     world.serving = {"ctr": 4, "cvr": 3}
     await world.reconcile()
-    assert world.log[1:] == [(ANNOTATION, "ctr=4,cvr=3")]
+    assert world.log[1:] == [(ANNOTATION, served(ctr=4, cvr=3))]
 
     world.plan(replace(SPARE, models=("ctr",)))
     await world.reconcile()
-    assert world.log == [(ANNOTATION, "ctr=4"), ("ordered", {"ads/ctr": 4})]
+    assert world.log == [(ANNOTATION, served(ctr=4)), ("ordered", {"ads/ctr": 4})]
 
 
 async def test_a_namespace_that_refuses_everything_stops_no_other() -> None:
@@ -225,6 +232,16 @@ async def test_an_edited_order_concerns_its_own_model_only() -> None:
         await world.reconcile()
         assert world.log[-1] == ("ordered", {"ads/ctr": 3})
         assert "cvr: it has committed no version" in world.status().spares[0].problem
+
+
+async def test_another_model_under_the_same_number_gets_no_requests_before_it_is_loaded() -> None:
+    world = await a_serving_world()
+    # The agent's report of version 3 is that of the model before, until it has taken the order.
+    moved = an_inference("ctr", model={"version": "3", "uri": "s3://models/other"})
+    world.has(world.stores.inferences, moved.dump())
+    await world.reconcile()
+    assert world.log[0] == (ANNOTATION, served(cvr=3))
+    assert world.log[1] == ("ordered", {"ads/cvr": 3})
 
 
 async def test_a_silent_agent_keeps_what_gateways_have_and_is_named() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -41,7 +41,7 @@ from tidegate.resources.names import (
     to_label_value,
 )
 from tidegate.resources.settings import SettingsProvider
-from tidegate.resources.shared_spare import format_served_models
+from tidegate.resources.shared_spare import ServedModel, format_served_models
 from tidegate.triton.agents import AgentClient
 from tidegate_controllers.applier import Applier
 from tidegate_controllers.shared_spares import SharedSpares
@@ -135,10 +135,11 @@ class SharedSparesReconciler:
         pod = deployment.serving_pod if deployment is not None else None
         if pod is None:
             return judge_spare(spare, deployment, own, None)
+        sources = self._find_sources(spare.namespace, own)
         remaining = {
-            name: version
-            for name, version in pod.shared_models.items()
-            if name in own and own[name].version == version
+            name: model
+            for name, model in pod.shared_models.items()
+            if name in own and model == ServedModel(own[name].version, sources[name])
         }
         if not await self._write_served(pod, remaining):
             return SpareState(problem=f"the API server refuses the annotations of pod {pod.key.name}")
@@ -146,11 +147,17 @@ class SharedSparesReconciler:
         shared = make_shared_orders(own.values(), self._applier.fence.epoch)
         reports = await self._agents.send_shared_orders(pod, shared)
         state = judge_spare(spare, deployment, own, reports)
-        if reports is not None and state.served != remaining:
-            await self._write_served(pod, state.served)
+        served = {name: ServedModel(version, sources[name]) for name, version in state.served.items()}
+        if reports is not None and served != remaining:
+            await self._write_served(pod, served)
         return state
 
-    async def _write_served(self, pod: PodView, served: Mapping[str, int]) -> bool:
+    def _find_sources(self, namespace: str, names: Iterable[str]) -> Mapping[str, str]:
+        """Return the hashes of the sources of Inferences, which the labels of their own pods have."""
+        inferences = ((name, self._inferences.get(ObjectKey(namespace, name))) for name in names)
+        return {name: hash_source(inference) for name, inference in inferences if inference is not None}
+
+    async def _write_served(self, pod: PodView, served: Mapping[str, ServedModel]) -> bool:
         """Write which models a pod serves into its annotation, from which gateways are configured; return False if refused."""
         stores = self._applier.stores
         live = stores.pod_views.get(pod.key)

@@ -37,9 +37,15 @@ class _ModelAgent:
     """The agent of one Inference, and the task that runs it."""
 
     model: str
+    source: tuple[str, str]
+    """Of which artefacts: another model may come under the same name and version."""
     agent: Agent
     metrics: AgentMetrics
     task: asyncio.Task[None]
+
+    def is_for(self, order: DesiredState) -> bool:
+        """Return whether this agent can carry out an order of its Inference: not one for another model."""
+        return (self.model, self.source) == (order.model, (order.uri, order.format.value))
 
 
 class _OwnModel:
@@ -117,7 +123,7 @@ class SharedModels:
                 log.warning("checkpoint_not_written", path=str(self._checkpoint), error=str(error))
         for order in self._list_orders():
             running = self._agents.get(order.owner)
-            if running is not None and running.model == order.model:
+            if running is not None and running.is_for(order):
                 running.agent.accept_order(order)
         if is_new:
             self._changed.set()
@@ -125,14 +131,14 @@ class SharedModels:
 
     def build_report(self) -> SharedReports:
         """Return the report of each model; one that is not ordered any more has none."""
-        owners = {order.owner for order in self._list_orders()}
+        ordered = {order.owner: order for order in self._list_orders()}
         return SharedReports(
             pod=self._settings.pod_name,
             epoch=self._orders.epoch if self._orders is not None else 0,
             reports={
                 owner: running.agent.build_report()
                 for owner, running in sorted(self._agents.items())
-                if owner in owners
+                if owner in ordered and running.is_for(ordered[owner])
             },
         )
 
@@ -176,7 +182,7 @@ class SharedModels:
         ordered = {order.owner: order for order in self._list_orders()}
         for owner, running in list(self._agents.items()):
             order = ordered.get(owner)
-            if order is None or order.model != running.model:
+            if order is None or not running.is_for(order):
                 with isolate_failure(owner):
                     await self._end_agent(owner)
         expected = {_name_folder(owner) for owner in ordered}
@@ -210,7 +216,9 @@ class SharedModels:
         )
         agent.start_with(order)
         task = tasks.create_task(self._run_agent(agent, order.owner))
-        self._agents[order.owner] = _ModelAgent(order.model, agent, metrics, task)
+        self._agents[order.owner] = _ModelAgent(
+            order.model, (order.uri, order.format.value), agent, metrics, task
+        )
         log.info("model_added", owner=order.owner, model=order.model, version=order.version)
 
     async def _run_agent(self, agent: Agent, owner: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
@@ -114,12 +114,24 @@ def adapt_order(committed: DesiredState) -> DesiredState:
     return committed.model_copy(update={"graph_passes": False, "engine": None, "keep_versions": 1})
 
 
-def format_served_models(versions: Mapping[str, int]) -> str:
-    """Return the value of the annotation of a pod: the Inferences that it serves, with their versions."""
-    return ",".join(f"{name}={version}" for name, version in sorted(versions.items()))
+class ServedModel(NamedTuple):
+    """A version that a spare serves; `source` is the hash of what else the model is, as its own pods' label has it."""
+
+    version: int
+    source: str
 
 
-def parse_served_models(annotations: Mapping[str, str]) -> Mapping[str, int]:
+def format_served_models(models: Mapping[str, ServedModel]) -> str:
+    """Return the value of the annotation of a pod: the Inferences that it serves, with their versions and sources."""
+    return ",".join(f"{name}={model.version}@{model.source}" for name, model in sorted(models.items()))
+
+
+def parse_served_models(annotations: Mapping[str, str]) -> Mapping[str, ServedModel]:
     """Parse that annotation; parts that do not parse count as absent."""
-    parts = (part.partition("=") for part in annotations.get(SPARE_MODELS_ANNOTATION, "").split(","))
-    return {name: int(version) for name, _, version in parts if name and version.isdecimal()}
+    served: dict[str, ServedModel] = {}
+    for part in annotations.get(SPARE_MODELS_ANNOTATION, "").split(","):
+        name, _, model = part.partition("=")
+        version, _, source = model.partition("@")
+        if name and version.isdecimal() and source:
+            served[name] = ServedModel(int(version), source)
+    return served

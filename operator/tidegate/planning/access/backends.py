@@ -32,16 +32,17 @@ def build_inference_backend(
 ) -> Backend:
     """Return the backend of an Inference with its pods that can answer now, without warm spares.
 
-    `spares` are pods that Inferences share; those that serve the version of this one's replicas answer for replicas that are gone.
+    `spares` are pods that Inferences share; those that serve the version and the source of this one's replicas answer for replicas that are gone.
     """
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
     allocation = inference.status.allocation if inference.spec.scaling is not None else None
     decision = allocation.decision if allocation is not None else ""
+    own = select_serving_pods(inference, pods)
     backend = _build_backend(
         key,
         inference,
         inference.served_name,
-        select_serving_pods(inference, pods),
+        own,
         decision=decision,
         weights=weigh_pools(inference),
     )
@@ -50,7 +51,9 @@ def build_inference_backend(
     )
     if not inference.decided_replicas:
         return backend
-    # Without a pod that is ready, no version is known to serve; the spare has the one that all replicas had.
+    # Without a pod that is ready, no version is known to serve; the spare has the one that all replicas had. A number alone says
+    # nothing: a changed spec.model.uri may have another model under the same one.
+    sources = {pod.source for pod in own if pod.source}
     name, serving = inference.metadata.name, inference.status.versions.serving
     shared = [
         Endpoint(pod.address, GRPC_PORT, HTTP_PORT, decision)
@@ -58,8 +61,9 @@ def build_inference_backend(
         if pod.ready
         and pod.is_reachable
         and pod.address is not None
-        and name in pod.shared_models
-        and serving in (None, str(pod.shared_models[name]))
+        and (model := pod.shared_models.get(name)) is not None
+        and serving in (None, str(model.version))
+        and (not sources or model.source in sources)
     ]
     return backend.with_spares(shared, inference.decided_replicas)
 

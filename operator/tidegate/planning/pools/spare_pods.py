@@ -87,7 +87,9 @@ def list_live_spares(deployments: Iterable[SpareDeployment]) -> tuple[LiveSpare,
             deployment.name, place.namespace, place.number, place.node, place.slices, place.models
         )
         pods = [pod for pod in deployment.pods if pod.node == place.node and not pod.terminating]
-        served = {name: version for pod in pods if pod.ready for name, version in pod.shared_models.items()}
+        served = {
+            name: model.version for pod in pods if pod.ready for name, model in pod.shared_models.items()
+        }
         live.append(LiveSpare(planned, served, bool(pods)))
     return tuple(sorted(live, key=lambda spare: (spare.planned.namespace, spare.planned.number)))
 
