@@ -229,6 +229,17 @@ def test_a_pool_of_one_node_has_no_place_for_a_spare() -> None:
     assert "it has replicas on the only healthy node" in found.uncovered["ads/ctr"]
 
 
+def test_a_spare_larger_than_the_nodes_without_its_replicas_is_named() -> None:
+    found = plan(pool(model("ctr", slices=4), slices=(6, 3, 3)))
+    assert found.spares == ()
+    assert (
+        "needs a spare with 4 slices, and the nodes without its replicas have at most 3"
+        in (found.uncovered["ads/ctr"])
+    )
+    [spare] = plan(pool(model("ctr", slices=4), slices=(6, 3, 4))).spares
+    assert (spare.node, spare.slices) == ("node-2", 4)
+
+
 def test_max_models_and_memory_limit_a_spare() -> None:
     limited = {"mode": "Auto", "nodeLoss": {"mode": "Shared", "sharedSpares": {"maxModels": 1}}}
     assert len(plan(pool(model("ctr"), model("cvr"), policy=limited)).spares) == 2

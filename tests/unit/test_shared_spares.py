@@ -233,6 +233,19 @@ def test_only_replicas_that_serve_stay_without_a_node() -> None:
     assert measure_node_shares(linear_curve(100.0), 190.0, {"n0": 2, "n1": 2}, "ads/ctr", 1).missing == 0
 
 
+def test_the_spares_of_a_node_have_at_most_its_slices() -> None:
+    large = a_model("ads/a", 3, n0=0.9)
+    sizes = dict.fromkeys(NODES, 2)
+    assert plan_shared_spares([large], NODES, ROOM, (), None, sizes).uncovered == ("ads/a",)
+    [spare] = plan_shared_spares([large], NODES, ROOM, (), None, sizes | {"n4": 3}).spares
+    assert (spare.node, spare.slices) == ("n4", 3)
+    assert plan_shared_spares([large], NODES, ROOM, (spare,), None, sizes).spares == ()
+    # Two of them do not fit on one node.
+    two = [large, a_model("ads/b", 3, n0=0.9)]
+    for size, uncovered in ((3, ("ads/b",)), (5, ("ads/b",)), (6, ())):
+        assert plan_shared_spares(two, NODES, ROOM, (), None, sizes | {"n4": size}).uncovered == uncovered
+
+
 def test_a_smaller_limit_takes_spares_but_none_that_serves_for_missing_replicas() -> None:
     pair = [a_model("ads/a", n0=0.6), a_model("ads/b", n0=0.6)]
     both = [

@@ -130,11 +130,12 @@ def plan_shared_spares(
     rules: SpareRules,
     current: Sequence[SharedSpare],
     free_slices: Mapping[str, int] | None = None,
+    node_slices: Mapping[str, int] | None = None,
 ) -> SparePlan:
     """Return the spares that serve what the loss of any node takes from these Inferences, with as few changes as possible.
 
     Spares that serve for missing replicas stay beyond the limit of slices, until these serve. New spares go to the nodes with the fewest spares; of these, to those with the least to lose. With `free_slices`, by node, those
-    with room for the spare come first. Raises InvalidInputError for two Inferences with one name.
+    with room for the spare come first; with `node_slices`, the spares of a node have at most its slices. Raises InvalidInputError for two Inferences with one name.
     """
     by_key: dict[str, NodeShares] = {}
     for inference in inferences:
@@ -142,8 +143,10 @@ def plan_shared_spares(
             raise InvalidInputError(f"inference {inference.key}", "is given twice")
         by_key[inference.key] = inference
     needy = {key: inference for key, inference in by_key.items() if inference.spares_needed}
-    packing = _Packing(nodes, rules, needy.values(), free_slices)
-    for spare in _select_kept(current, nodes, rules, needy):
+    sizes = defaultdict(lambda: inf, {} if node_slices is None else dict(node_slices))
+    packing = _Packing(nodes, rules, needy.values(), free_slices, sizes)
+    fitting = [spare for spare in current if spare.node in nodes and spare.slices <= sizes[spare.node]]
+    for spare in _select_kept(fitting, rules, needy):
         packing.restore_spare(spare, needy)
     ranked = sorted(needy.values(), key=lambda rival: (-rival.slices, -rival.largest_share, rival.key))
     uncovered = [inference.key for inference in ranked if not packing.cover_model(inference)]
@@ -153,13 +156,9 @@ def plan_shared_spares(
 
 
 def _select_kept(
-    current: Sequence[SharedSpare],
-    nodes: Sequence[str],
-    rules: SpareRules,
-    by_key: Mapping[str, NodeShares],
+    there: Sequence[SharedSpare], rules: SpareRules, by_key: Mapping[str, NodeShares]
 ) -> Sequence[SharedSpare]:
-    """Return the spares that stay: none whose node is gone, and beyond the limit only those that serve for missing replicas."""
-    there = [spare for spare in current if spare.node in nodes]
+    """Return the spares that stay: beyond the limit only those that serve for missing replicas."""
     serving = {
         spare.number for spare in there if any(by_key[key].missing for key in spare.loaded & by_key.keys())
     }
@@ -232,8 +231,9 @@ class _Packing:
         rules: SpareRules,
         inferences: Iterable[NodeShares],
         free_slices: Mapping[str, int] | None,
+        node_slices: Mapping[str, float],
     ) -> None:
-        self._nodes, self._rules = nodes, rules
+        self._nodes, self._rules, self._node_slices = nodes, rules, node_slices
         self._free = None if free_slices is None else dict(free_slices)
         self._spares: list[_OpenSpare] = []
         self._loaded: defaultdict[str, set[int]] = defaultdict(set)
@@ -300,9 +300,16 @@ class _Packing:
         if self._count_slices() + inference.slices > self._rules.slices:
             return None
         taken: defaultdict[str, int] = defaultdict(int)
+        slices: defaultdict[str, int] = defaultdict(int)
         for spare in self._spares:
             taken[spare.node] += 1
-        free = [node for node in self._nodes if not inference.busy_by_node.get(node)]
+            slices[spare.node] += spare.slices
+        free = [
+            node
+            for node in self._nodes
+            if not inference.busy_by_node.get(node)
+            and slices[node] + inference.slices <= self._node_slices[node]
+        ]
         if not free:
             return None
         # Where the fewest replicas are, the spare can serve for the most models.

@@ -120,7 +120,8 @@ def _plan_namespace(
             current.append(
                 SharedSpare(planned.number, planned.node, planned.slices, tuple(keys), frozenset(loaded))
             )
-    plan = plan_shared_spares(inferences, tuple(nodes), rules, current, nodes)
+    sizes = {node.node: node.healthy_slices for node in observed.slices.nodes}
+    plan = plan_shared_spares(inferences, tuple(nodes), rules, current, nodes, sizes)
     pool, by_key = observed.name, {inference.key: inference for inference in inferences}
     return [
         PlannedSpare(
@@ -287,6 +288,19 @@ def _explain_missing(
     if healthy <= inference.busy_by_node.keys():
         nodes = "the only healthy node" if len(healthy) == 1 else f"all {len(healthy)} healthy nodes"
         return f"it has replicas on {nodes}, so a spare would be lost with some of them: add nodes"
+    largest = max(
+        (
+            node.healthy_slices
+            for node in observed.slices.nodes
+            if node.healthy_slices and node.node not in inference.busy_by_node
+        ),
+        default=0,
+    )
+    if inference.slices > largest:
+        return (
+            f"it needs a spare with {inference.slices} slices, and the nodes without its replicas have at most {largest}: "
+            "add a larger node, or give its replicas fewer slices"
+        )
     if inference.model_bytes > rules.slice_bytes * inference.slices:
         size = format_amount("memory", parse_quantity(f"{inference.model_bytes:.0f}"))
         return f"its model has {size}, and {inference.slices} slices of a spare have less: make slices larger"
