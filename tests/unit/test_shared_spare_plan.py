@@ -243,13 +243,30 @@ def test_a_spare_larger_than_the_nodes_without_its_replicas_is_named() -> None:
 def test_max_models_and_memory_limit_a_spare() -> None:
     limited = {"mode": "Auto", "nodeLoss": {"mode": "Shared", "sharedSpares": {"maxModels": 1}}}
     assert len(plan(pool(model("ctr"), model("cvr"), policy=limited)).spares) == 2
-    # A slice has 1Gi, of which the agent takes 128Mi.
-    memory = [{"version": "1", "bytes": 500 << 20}]
+    # A slice has 1Gi, of which the agent has 128Mi and the server 256Mi.
+    memory = [{"version": "1", "bytes": 300 << 20}]
     large = {"status": {"versions": {"memory": memory}}}
     assert len(plan(pool(model("ctr", **large), model("cvr", **large))).spares) == 2
-    memory[0]["bytes"] = 1 << 30
-    found = plan(pool(model("ctr", status={"versions": {"memory": memory}})))
-    assert "its model has 1Gi" in found.uncovered["ads/ctr"]
+    memory[0]["bytes"] = 200 << 20
+    assert len(plan(pool(model("ctr", **large), model("cvr", **large))).spares) == 1
+    memory[0]["bytes"] = 321 << 20
+    found = plan(pool(model("ctr", **large)))
+    assert (
+        "its model has 321Mi, and a spare with 1 slices has 640Mi for two versions of it"
+        in (found.uncovered["ads/ctr"])
+    )
+
+
+def test_models_of_unknown_size_count_as_even_shares_of_a_spare() -> None:
+    names = [f"m{number}" for number in range(9)]
+    rates = dict.fromkeys(names, 5.0)
+    found = plan(pool(*(model(name) for name in names), slices=(9, 4, 4), rates=rates))
+    assert sorted(len(spare.models) for spare in found.spares) == [1, 8]
+    # One that is larger takes the room of others.
+    measured = {"status": {"versions": {"memory": [{"version": "1", "bytes": 250 << 20}]}}}
+    large = [model("m0", **measured), *(model(name) for name in names[1:8])]
+    found = plan(pool(*large, slices=(9, 4, 4), rates=rates))
+    assert sorted(len(spare.models) for spare in found.spares) == [2, 6]
 
 
 def test_a_spare_stays_in_the_outage_in_which_it_serves() -> None:

@@ -27,15 +27,24 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SpareRules:
-    """Limits of shared spares in a pool: their slices, the models of one of them, and the bytes of models for each slice."""
+    """Limits of shared spares in a pool: their slices, the models of one of them, and the bytes of each slice.
+
+    `server_bytes` of a spare are not for models. Beside its models it has room for the largest once more, whose next version is
+    loaded beside the one that serves.
+    """
 
     slices: int
     max_models: int = 8
     slice_bytes: float = inf
+    server_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         check_count("sharedSpares.slices", self.slices)
         check_count("sharedSpares.maxModels", self.max_models, minimum=1)
+
+    def limit_bytes(self, slices: int) -> float:
+        """Return the bytes that a spare has for models and for loading."""
+        return max(self.slice_bytes * slices - self.server_bytes, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +193,12 @@ class _OpenSpare:
 
     def has_room(self, inference: NodeShares, rules: SpareRules) -> bool:
         """Return whether this one can be loaded as well."""
+        loading = max([inference.model_bytes, *(model.model_bytes for model in self.models.values())])
         return (
             inference.slices <= self.slices
             and len(self.models) < rules.max_models
             and inference.key not in self.models
-            and self.model_bytes + inference.model_bytes <= rules.slice_bytes * self.slices
+            and self.model_bytes + inference.model_bytes + loading <= rules.limit_bytes(self.slices)
         )
 
     def can_serve(self, inference: NodeShares, rules: SpareRules) -> bool:

@@ -36,6 +36,8 @@ _NO_NODE: Final = "?"
 _LEAST_SHARE: Final = 0.05
 """Demand that counts for a model without requests, as a share of what a replica serves: it is loaded on a spare as well."""
 _NAMED: Final = 3
+_SERVER_MEMORY: Final = "256Mi"
+"""What a server without models may take of a spare's memory."""
 
 
 def keep_spares(observed: AllocationObserved) -> PoolSparePlan:
@@ -53,6 +55,8 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
     if not shared and not observed.live_spares:
         return PoolSparePlan()
     by_key = {model.key: model for model in models}
+    asked = observed.pool.spec.policy.node_loss.shared_spares or SharedSpareLimits()
+    limits = _read_rules(observed.pool, asked)
     names: dict[tuple[str, str], str] = {}
     uncovered: dict[str, str] = {}
     shares: dict[str, list[NodeShares]] = {}
@@ -66,16 +70,11 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         if reason or model is None:
             uncovered[key] = reason or "the allocator leaves it out of its decisions"
             continue
-        shares.setdefault(member.key.namespace, []).append(_measure_member(observed, member, model))
-    limits = observed.pool.spec.policy.node_loss.shared_spares or SharedSpareLimits()
-    room, obstacle = _limit_slices(observed, by_key.values(), limits)
+        shares.setdefault(member.key.namespace, []).append(_measure_member(observed, member, model, limits))
+    room, obstacle = _limit_slices(observed, by_key.values(), asked)
     spares: list[PlannedSpare] = []
     for namespace in sorted({*shares, *(live.planned.namespace for live in observed.live_spares)}):
-        rules = SpareRules(
-            max(room - sum(spare.slices for spare in spares), 0),
-            limits.max_models,
-            _limit_memory(observed.pool),
-        )
+        rules = replace(limits, slices=max(room - sum(spare.slices for spare in spares), 0))
         members = shares.get(namespace, [])
         planned, missing = _plan_namespace(observed, namespace, members, rules)
         spares += planned
@@ -161,7 +160,9 @@ def _find_obstacle(observed: AllocationObserved, member: PoolMember) -> str:
     return ""
 
 
-def _measure_member(observed: AllocationObserved, member: PoolMember, model: ModelInput) -> NodeShares:
+def _measure_member(
+    observed: AllocationObserved, member: PoolMember, model: ModelInput, rules: SpareRules
+) -> NodeShares:
     """Return what the loss of each node takes from a member; without a known demand its replicas count as fully busy.
 
     Only the replicas that demand and bounds need count. Those that have no healthy node, such as those of a node that was just
@@ -189,7 +190,7 @@ def _measure_member(observed: AllocationObserved, member: PoolMember, model: Mod
         needed = _count_needed(model) // member.replica_slices
         _drop_surplus(counts, ready, sum(counts.values()) - needed, spare_nodes)
     shares = measure_node_shares(curve, rate, counts, model.key, member.replica_slices, ready)
-    return replace(shares, model_bytes=_find_bytes(member.inference))
+    return replace(shares, model_bytes=_find_bytes(member.inference, member.replica_slices, rules))
 
 
 def _drop_surplus(counts: dict[str, int], ready: dict[str, int], surplus: int, spare_nodes: Set[str]) -> None:
@@ -207,17 +208,25 @@ def _drop_surplus(counts: dict[str, int], ready: dict[str, int], surplus: int, s
         ready[node] = min(ready.get(node, 0), counts[node])
 
 
-def _find_bytes(inference: Inference) -> float:
-    """Return the memory of the largest version that replicas have measured; 0 if none has."""
-    return float(max((version.bytes for version in inference.status.versions.memory), default=0))
+def _find_bytes(inference: Inference, slices: int, rules: SpareRules) -> float:
+    """Return the memory of the largest version that replicas have measured; without one, an even share of a spare.
+
+    With that share for each, a spare has room for as many models as it may have, and for one to load.
+    """
+    measured = max((version.bytes for version in inference.status.versions.memory), default=0)
+    if measured:
+        return float(measured)
+    room = rules.limit_bytes(slices)
+    return 0.0 if room == inf else float(room // (rules.max_models + 1))
 
 
-def _limit_memory(pool: ComputePool) -> float:
-    """Return the bytes that models may have for each slice of a spare."""
+def _read_rules(pool: ComputePool, limits: SharedSpareLimits) -> SpareRules:
+    """Return the limits of spares without that of their slices."""
     cpu = pool.spec.slice.cpu
     if cpu is None:
-        return inf
-    return max(float(parse_quantity(cpu.memory) - parse_quantity(AGENT_MEMORY)), 0.0)
+        return SpareRules(0, limits.max_models)
+    overhead = parse_quantity(AGENT_MEMORY) + parse_quantity(_SERVER_MEMORY)
+    return SpareRules(0, limits.max_models, float(parse_quantity(cpu.memory)), float(overhead))
 
 
 def _limit_slices(
@@ -301,9 +310,12 @@ def _explain_missing(
             f"it needs a spare with {inference.slices} slices, and the nodes without its replicas have at most {largest}: "
             "add a larger node, or give its replicas fewer slices"
         )
-    if inference.model_bytes > rules.slice_bytes * inference.slices:
-        size = format_amount("memory", parse_quantity(f"{inference.model_bytes:.0f}"))
-        return f"its model has {size}, and {inference.slices} slices of a spare have less: make slices larger"
+    room = rules.limit_bytes(inference.slices)
+    if 2 * inference.model_bytes > room:
+        size, limit = (
+            format_amount("memory", parse_quantity(f"{count:.0f}")) for count in (inference.model_bytes, room)
+        )
+        return f"its model has {size}, and a spare with {inference.slices} slices has {limit} for two versions of it: make slices larger"
     spares = "1 spare" if inference.spares_needed == 1 else f"{inference.spares_needed} spares"
     return f"it needs {spares} with {inference.slices} slices each, and {obstacle}"
 
