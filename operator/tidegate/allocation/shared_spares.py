@@ -152,7 +152,7 @@ def plan_shared_spares(
             raise InvalidInputError(f"inference {inference.key}", "is given twice")
         by_key[inference.key] = inference
     needy = {key: inference for key, inference in by_key.items() if inference.spares_needed}
-    sizes = defaultdict(lambda: inf, {} if node_slices is None else dict(node_slices))
+    sizes: defaultdict[str, float] = defaultdict(lambda: inf, node_slices or {})
     packing = _Packing(nodes, rules, needy.values(), free_slices, sizes)
     fitting = [spare for spare in current if spare.node in nodes and spare.slices <= sizes[spare.node]]
     for spare in _select_kept(fitting, rules, needy):
