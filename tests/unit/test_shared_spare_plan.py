@@ -19,6 +19,7 @@ from tidegate.api.inference import Tier
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
 from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.shared_spares import keep_spares, plan_pool_spares
+from tidegate.planning.allocator.signals import Signal, Signals
 from tidegate.planning.allocator.snapshot_builder import (
     AllocationObserved,
     PoolMember,
@@ -26,6 +27,7 @@ from tidegate.planning.allocator.snapshot_builder import (
 )
 from tidegate.planning.allocator.spare_plan import LiveSpare, PlannedSpare, PoolSparePlan
 from tidegate.planning.pools.claims import NodeShare
+from tidegate.planning.pools.pool_slices import sum_nodes
 
 CAPACITY = {"requestsPerSecond": "100"}
 AUTO: Mapping[str, Any] = {"mode": "Auto", "nodeLoss": {"mode": "Shared"}}
@@ -409,6 +411,44 @@ def test_a_held_pool_and_one_without_demand_keep_what_exists() -> None:
     assert [item.models for item in kept.spares] == [("ctr", "cvr")]
     # The other has not been loaded.
     assert kept.covered == {"ads/ctr"}
+
+
+def test_a_held_pool_stops_no_spare_although_others_need_its_slices() -> None:
+    [spare] = plan(pool(model("ctr"))).spares
+    for mode, kept in (("Hold", True), ("RecommendOnly", True), ("Auto", False)):
+        seen = pool(
+            model("ctr"),
+            policy={**AUTO, "mode": mode},
+            tiers={"offline": {"floor": 11}},
+            live_spares=[exists(spare, "ctr")],
+            spare_slices=1,
+        )
+        assert [item.name for item in plan(seen).spares] == ([spare.name] if kept else []), mode
+        # The model is gone.
+        seen = replace(seen, members=())
+        assert [item.name for item in plan(seen).spares] == ([spare.name] if kept else []), mode
+
+
+def test_spares_of_two_namespaces_take_the_last_free_slice_of_a_node_once() -> None:
+    def at(namespace: str) -> PoolMember:
+        member = model("ctr")
+        inference = member.inference.model_copy(
+            update={"metadata": member.inference.metadata.model_copy(update={"namespace": namespace})}
+        )
+        claim = replace(member.claim, key=inference.key)
+        return replace(member, inference=inference, claim=claim)
+
+    rates = {at(name).key: Signal(50.0, NOW, fresh=True) for name in ("ads", "shop")}
+    seen = pool(at("ads"), at("shop"), signals=Signals(rates))
+    busy = (
+        replace(seen.slices.nodes[1], used={"offline": 3}),
+        replace(seen.slices.nodes[2], used={"offline": 3}),
+    )
+    seen = replace(seen, slices=sum_nodes((seen.slices.nodes[0], *busy)))
+    assert [(spare.namespace, spare.node) for spare in plan(seen).spares] == [
+        ("ads", "node-1"),
+        ("shop", "node-2"),
+    ]
 
 
 def test_spares_count_in_the_pool_and_in_the_bounds_of_realtime_and_take_the_place_of_a_reserve() -> None:

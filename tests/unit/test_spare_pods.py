@@ -120,6 +120,10 @@ def test_what_is_planned_is_read_back_from_the_objects_and_the_rest_is_deleted()
     assert (unready.serving, unready.is_placed) == ({}, True)
     [elsewhere] = list_live_spares([replace(live, pods=(replace(pod, node="node-b"),))])
     assert (elsewhere.serving, elsewhere.is_placed) == ({}, False)
+    evicted = spare_pod(ready="False")
+    evicted["status"]["phase"] = "Failed"
+    [gone] = list_live_spares([replace(live, pods=(parse_pod(evicted),))])
+    assert (gone.serving, gone.is_placed) == ({}, False)
     assert (
         list_live_spares(
             [read_deployment({**deployment, "metadata": {**deployment["metadata"], "labels": {}}}, ())]
@@ -229,7 +233,7 @@ def test_the_status_names_models_reasons_and_problems() -> None:
         ORDERS,
         None,
     )
-    assert waiting == SpareState(problem="pod spare-cpu-a-0-x waits: no room")
+    assert waiting == SpareState(problem="pod spare-cpu-a-0-x waits: no room", is_asked=False)
     assert judge_spare(SPARE, None, ORDERS, None).problem == "it has no pod yet"
 
 

@@ -148,7 +148,8 @@ def served(**versions: int) -> str:
 
 async def test_a_spare_is_created_and_its_models_get_requests_once_they_are_loaded() -> None:
     world = World()
-    assert await world.reconcile() == timedelta(seconds=1)
+    # Its pod's events tell when there is an agent to ask.
+    assert await world.reconcile() == timedelta(seconds=10)
     assert [body["metadata"]["name"] for body in world.stores.deployments] == ["spare-cpu-a-0"]
     assert world.status().spares[0].problem == "it has no pod yet"
     world.start_pod()

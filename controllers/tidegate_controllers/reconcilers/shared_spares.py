@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -103,7 +104,11 @@ class SharedSparesReconciler:
         self._spares.put_status(key, build_spares_status(plan, by_name))
         if not plan.spares:
             return None
-        return _LOADING_REQUEUE if any(state.problem for state in states) else _SERVING_REQUEUE
+        return (
+            _LOADING_REQUEUE
+            if any(state.problem and state.is_asked for state in states)
+            else _SERVING_REQUEUE
+        )
 
     async def _reconcile_spare(
         self,
@@ -121,7 +126,7 @@ class SharedSparesReconciler:
             log.warning("spare_not_followed", spare=f"{spare.namespace}/{spare.name}", error=str(error))
             return SpareState(problem=str(error)[:1024])
         if refusal is not None and state.problem:
-            return SpareState(state.served, refusal.message)
+            return replace(state, problem=refusal.message)
         return state
 
     async def _follow_spare(

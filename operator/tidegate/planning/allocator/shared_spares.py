@@ -73,14 +73,18 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         shares.setdefault(member.key.namespace, []).append(_measure_member(observed, member, model, limits))
     room, obstacle = _limit_slices(observed, by_key.values(), asked)
     spares: list[PlannedSpare] = []
+    nodes = _NodeRoom(observed)
     for namespace in sorted({*shares, *(live.planned.namespace for live in observed.live_spares)}):
         rules = replace(limits, slices=max(room - sum(spare.slices for spare in spares), 0))
         members = shares.get(namespace, [])
-        planned, missing = _plan_namespace(observed, namespace, members, rules)
+        planned, missing = _plan_namespace(observed, namespace, members, rules, nodes)
         spares += planned
+        nodes.take_slices(planned)
         for inference in members:
             if inference.key in missing:
                 uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)
+    if observed.effective_mode is not PolicyMode.AUTO:
+        spares += _list_dropped(observed, spares)
     loaded = _count_loaded(observed, spares)
     covered = {
         inference.key
@@ -91,21 +95,56 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
     return PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), frozenset(covered), excess)
 
 
+class _NodeRoom:
+    """Slices of healthy nodes for spares, less those of the namespaces that were planned before."""
+
+    def __init__(self, observed: AllocationObserved) -> None:
+        healthy = [node for node in observed.slices.nodes if node.healthy_slices]
+        self.free = {node.node: node.free_slices for node in healthy}
+        self.sizes = {node.node: node.healthy_slices for node in healthy}
+        self._placed = {_locate(live.planned) for live in observed.live_spares if live.is_placed}
+
+    def take_slices(self, spares: Iterable[PlannedSpare]) -> None:
+        """Leave the slices of spares to them; those of a spare that has a pod there are not free any more."""
+        for spare in spares:
+            self.sizes[spare.node] -= spare.slices
+            if _locate(spare) not in self._placed:
+                self.free[spare.node] -= spare.slices
+
+
+def _locate(spare: PlannedSpare) -> tuple[str, int, str]:
+    return spare.namespace, spare.number, spare.node
+
+
+def _list_dropped(observed: AllocationObserved, spares: Sequence[PlannedSpare]) -> Sequence[PlannedSpare]:
+    """Return the spares that exist and are not planned any more: no held pool stops one whose node is there."""
+    planned = {(spare.namespace, spare.number) for spare in spares}
+    return [
+        live.planned
+        for live in observed.live_spares
+        if (live.planned.namespace, live.planned.number) not in planned
+        and live.planned.node in observed.slices.healthy_nodes
+    ]
+
+
 def _count_loaded(observed: AllocationObserved, spares: Iterable[PlannedSpare]) -> Mapping[str, int]:
     """Return on how many of the planned spares each model serves already."""
-    planned = {(spare.namespace, spare.number, spare.node): spare.models for spare in spares}
+    planned = {_locate(spare): spare.models for spare in spares}
     loaded: Counter[str] = Counter()
     for live in observed.live_spares:
-        place = live.planned
-        for name in planned.get((place.namespace, place.number, place.node), ()):
-            loaded[f"{place.namespace}/{name}"] += name in live.serving
+        for name in planned.get(_locate(live.planned), ()):
+            loaded[f"{live.planned.namespace}/{name}"] += name in live.serving
     return loaded
 
 
 def _plan_namespace(
-    observed: AllocationObserved, namespace: str, inferences: Sequence[NodeShares], rules: SpareRules
+    observed: AllocationObserved,
+    namespace: str,
+    inferences: Sequence[NodeShares],
+    rules: SpareRules,
+    room: _NodeRoom,
 ) -> tuple[Sequence[PlannedSpare], Sequence[str]]:
-    nodes = {node.node: node.free_slices for node in observed.slices.nodes if node.healthy_slices}
+    nodes = room.free
     current: list[SharedSpare] = []
     for live in observed.live_spares:
         planned = live.planned
@@ -119,8 +158,7 @@ def _plan_namespace(
             current.append(
                 SharedSpare(planned.number, planned.node, planned.slices, tuple(keys), frozenset(loaded))
             )
-    sizes = {node.node: node.healthy_slices for node in observed.slices.nodes}
-    plan = plan_shared_spares(inferences, tuple(nodes), rules, current, nodes, sizes)
+    plan = plan_shared_spares(inferences, tuple(nodes), rules, current, nodes, room.sizes)
     pool, by_key = observed.name, {inference.key: inference for inference in inferences}
     return [
         PlannedSpare(

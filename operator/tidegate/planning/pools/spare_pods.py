@@ -66,6 +66,8 @@ class SpareState:
     """Committed versions that it serves, by Inference."""
     problem: str = ""
     """Why it does not serve some of its models; empty if it serves all."""
+    is_asked: bool = True
+    """Whether its agent has to be asked again: nothing but the pod's own events tells more about a pod that cannot be called."""
 
 
 def read_deployment(body: Mapping[str, Any], pods: Iterable[PodView]) -> SpareDeployment:
@@ -162,7 +164,7 @@ def judge_spare(
     """Return what a spare serves; `orders` are the committed ones by Inference, and `reports` those of its agent, if it answers."""
     pod = deployment.serving_pod if deployment is not None else None
     if pod is None:
-        return SpareState(problem=_explain_missing_pod(deployment))
+        return SpareState(problem=_explain_missing_pod(deployment), is_asked=False)
     if reports is None:
         return SpareState(problem=f"the agent of pod {pod.key.name} does not answer on port 8443")
     by_name = {owner.partition("/")[2]: report for owner, report in reports.reports.items()}
