@@ -69,7 +69,7 @@ def encode_endpoints(cluster: str, pool: EndpointPool, protocol: InferenceProtoc
     return assignment + wire.encode_field(_POLICY, policy)
 
 
-def _join_spares(own: Sequence[Endpoint], spares: SparePods) -> Sequence[Endpoint]:
+def _join_spares(own: Sequence[Endpoint], spares: SparePods) -> tuple[Endpoint, ...]:
     """Return pods and spares as equals, of which the spares together have the weight of the pods that they replace."""
     replaced = spares.count_replaced(len(own))
     return (
