@@ -21,6 +21,7 @@ from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.formats import SERVED_GRAPH
 from tidegate_dataplane.compiler.exchange import CompileFolder
 from tidegate_dataplane.contract import CompilePhase, CompileReport
+from tidegate_dataplane.sampling.kept_requests import MAX_FILES
 from tidegate_localcluster.demo.load import CheckedLoad
 
 pytestmark = [pytest.mark.triton]
@@ -53,8 +54,9 @@ def test_versions_get_their_compiled_graphs_under_load_and_nothing_is_lost_or_wr
     publish(pod, 2)
     pod.put(pod.order(1, graph_passes=True))
     pod.wait_for("version 1 serves", serves_version(1))
-    with column_load(pod, 1, 2) as load, run_compiler(pod):
+    with column_load(pod, 1, 2) as load, run_compiler(pod, TIDEGATE_COMPILER_REQUEST_WAIT_S="60"):
         report = wait_for_compile(pod, 1, CompilePhase.COMPILED)
+        assert count_proved_on(pod) == MAX_FILES, "no client gets an answer of a graph that was not compared"
         assert [(each.name, each.changes) for each in report.passes if each.applied] == [
             ("fuseEmbeddings", COLUMNS)
         ], report
@@ -74,6 +76,15 @@ def test_versions_get_their_compiled_graphs_under_load_and_nothing_is_lost_or_wr
     assert results.problems == ()
     assert set(results.versions) == {"1", "2"}
     assert sum('"event": "compiled"' in line for line in logs_of(pod)) == 2
+
+
+def count_proved_on(pod: ModelPod) -> int:
+    """Return on how many requests of clients the passes of the ordered version were proved."""
+    folder = CompileFolder(pod.folder / "cache" / "compile")
+    job = folder.read_job()
+    result = None if job is None else folder.read_result(job.digest)
+    assert result is not None
+    return result.compared_requests
 
 
 def logs_of(pod: ModelPod) -> list[str]:
