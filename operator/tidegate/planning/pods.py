@@ -11,6 +11,7 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.inference.node_resources import Amounts, compute_pod_requests
 from tidegate.resources.batch import SHARD_CONTAINER
 from tidegate.resources.names import CALLS_ANNOTATION, POOL_LABEL, SOURCE_LABEL, TEMPLATE_ANNOTATION
+from tidegate.resources.pod import COMPILER_CONTAINER
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -19,6 +20,8 @@ SERVER_CONTAINER = "triton"
 _JOB_LABEL = "batch.kubernetes.io/job-name"
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _TOLD_TO_END = 143
+_CONTAINERS_NOT_READY = "ContainersNotReady"
+"""Kubernetes' reason of the condition Ready for a pod that lacks nothing else."""
 _KILLED_FOR_MEMORY = "OOMKilled"
 _KEEPS_ENDING = 2
 """One restart may be an accident."""
@@ -106,9 +109,13 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
 
 
 def is_ready(body: Mapping[str, Any]) -> bool:
-    """Return whether a pod takes traffic."""
-    conditions = (body.get("status") or {}).get("conditions") or ()
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    """Return whether a pod takes traffic: it is ready, or would be if its compiler of graphs ran, which serves nothing."""
+    status = body.get("status") or {}
+    ready = next((item for item in status.get("conditions") or () if item["type"] == "Ready"), None)
+    if ready is None or ready["status"] == "True":
+        return ready is not None
+    unready = {container["name"] for container in _list_containers(status) if not container.get("ready")}
+    return ready.get("reason") == _CONTAINERS_NOT_READY and unready == {COMPILER_CONTAINER}
 
 
 def find_ready_time(body: Mapping[str, Any]) -> datetime | None:
@@ -133,16 +140,15 @@ def _parse_addresses(status: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _find_problem(body: Mapping[str, Any]) -> PodProblem | None:
-    status = body.get("status") or {}
-    containers: Sequence[Mapping[str, Any]] = (
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    )
     problems = (
         _find_container_problem(container, _find_memory_limit(body, container["name"]))
-        for container in containers
+        for container in _list_containers(body.get("status") or {})
     )
     return next((problem for problem in problems if problem), None)
+
+
+def _list_containers(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 
 def _find_container_problem(container: Mapping[str, Any], memory_limit: str) -> PodProblem | None:
