@@ -115,8 +115,9 @@ def find_comparison_pause(
     if all(report.phase is not CompilePhase.COMPILED for report in _list_reports(inference, replicas)):
         return None
     condition = find_observed_condition(ConditionType.COMPILED, inference.status.conditions)
-    is_new = condition is None or condition.status is not ConditionStatus.TRUE
-    age = timedelta() if is_new else now - condition.last_transition_time
+    age = timedelta()
+    if condition is not None and condition.status is ConditionStatus.TRUE:
+        age = now - condition.last_transition_time
     return min(max(age, MIN_COMPARISON_REQUEUE), MAX_COMPARISON_REQUEUE)
 
 
