@@ -111,11 +111,17 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
 def is_ready(body: Mapping[str, Any]) -> bool:
     """Return whether a pod takes traffic: it is ready, or would be if its compiler of graphs ran, which serves nothing."""
     status = body.get("status") or {}
-    ready = next((item for item in status.get("conditions") or () if item["type"] == "Ready"), None)
-    if ready is None or ready["status"] == "True":
-        return ready is not None
+    conditions = status.get("conditions") or ()
+    if any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
+        return True
+    is_answering = any(
+        condition["type"] == "Ready"
+        and condition["status"] == "False"
+        and condition.get("reason") == _CONTAINERS_NOT_READY
+        for condition in conditions
+    )
     unready = {container["name"] for container in _list_containers(status) if not container.get("ready")}
-    return ready.get("reason") == _CONTAINERS_NOT_READY and unready == {COMPILER_CONTAINER}
+    return is_answering and unready == {COMPILER_CONTAINER}
 
 
 def find_ready_time(body: Mapping[str, Any]) -> datetime | None:
