@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from builders import probe_model
 from builders.columns_model import COLUMNS, column_batches, publish_columns
 from builders.load import PatientLoad
+from builders.metrics_page import metric
 from builders.scoring_client import ScoringClient
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod, serves_version
-from fixtures.compiler import forget_compiled, run_compiler, wait_for_compile
+from fixtures.compiler import forget_compiled, hold_compilations, run_compiler, wait_for_compile
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.formats import SERVED_GRAPH
 from tidegate_dataplane.compiler.exchange import CompileFolder
 from tidegate_dataplane.contract import CompilePhase, CompileReport
+from tidegate_dataplane.sampling.kept_requests import MAX_FILES
 from tidegate_localcluster.demo.load import CheckedLoad
 
 pytestmark = [pytest.mark.triton]
@@ -53,8 +56,9 @@ def test_versions_get_their_compiled_graphs_under_load_and_nothing_is_lost_or_wr
     publish(pod, 2)
     pod.put(pod.order(1, graph_passes=True))
     pod.wait_for("version 1 serves", serves_version(1))
-    with column_load(pod, 1, 2) as load, run_compiler(pod):
+    with column_load(pod, 1, 2) as load, run_compiler(pod, TIDEGATE_COMPILER_REQUEST_WAIT_S="60"):
         report = wait_for_compile(pod, 1, CompilePhase.COMPILED)
+        assert count_proved_on(pod) == MAX_FILES, "no client gets an answer of a graph that was not compared"
         assert [(each.name, each.changes) for each in report.passes if each.applied] == [
             ("fuseEmbeddings", COLUMNS)
         ], report
@@ -74,6 +78,15 @@ def test_versions_get_their_compiled_graphs_under_load_and_nothing_is_lost_or_wr
     assert results.problems == ()
     assert set(results.versions) == {"1", "2"}
     assert sum('"event": "compiled"' in line for line in logs_of(pod)) == 2
+
+
+def count_proved_on(pod: ModelPod) -> int:
+    """Return on how many requests of clients the passes of the ordered version were proved."""
+    folder = CompileFolder(pod.folder / "cache" / "compile")
+    job = folder.read_job()
+    result = None if job is None else folder.read_result(job.digest)
+    assert result is not None
+    return result.compared_requests
 
 
 def logs_of(pod: ModelPod) -> list[str]:
@@ -104,12 +117,12 @@ def test_without_an_order_for_it_no_graph_is_compiled(pod: ModelPod) -> None:
 
 
 def test_a_compiler_that_is_killed_again_and_again_is_given_up_and_the_published_graph_serves(
-    pod: ModelPod,
+    pod: ModelPod, tmp_path: Path
 ) -> None:
     publish(pod, 1)
     pod.put(pod.order(1, graph_passes=True))
     for attempt in (1, 2):
-        with run_compiler(pod):
+        with hold_compilations(tmp_path) as held, run_compiler(pod, **held):
             wait_for_attempt(pod, attempt)
             wait_for_compile(pod, 1, CompilePhase.COMPILING)
     with run_compiler(pod):
@@ -121,18 +134,19 @@ def test_a_compiler_that_is_killed_again_and_again_is_given_up_and_the_published
     assert load.finish().problems == ()
 
 
-def test_a_compilation_that_gives_way_to_another_version_is_no_attempt(pod: ModelPod) -> None:
+def test_a_compilation_that_gives_way_to_another_version_is_no_attempt(pod: ModelPod, tmp_path: Path) -> None:
     folder = CompileFolder(pod.folder / "cache" / "compile")
     publish(pod, 1)
     publish(pod, 2)
     pod.put(pod.order(1, graph_passes=True))
-    with run_compiler(pod):
+    with hold_compilations(tmp_path) as held, run_compiler(pod, **held):
         wait_for_attempt(pod, 1)
         job = folder.read_job()
         assert job is not None
         pod.put(pod.order(2, graph_passes=True))
         wait_until(lambda: folder.read_job() not in (None, job), what="version 2 is compiled instead")
         wait_until(lambda: folder.count_attempts(job.digest) == 0, what="the attempt is not counted")
+    with run_compiler(pod):
         pod.put(pod.order(1, graph_passes=True))
         wait_for_compile(pod, 1, CompilePhase.COMPILED)
 
@@ -166,23 +180,46 @@ def test_a_second_pod_of_the_node_takes_the_graph_that_the_first_compiled_and_no
     assert not as_another_pod().cached
 
 
+def make_hungry(published: bytes) -> bytes:
+    """Return the graph with an operation that needs 64 TiB for each request, as a pass that unrolls a table might add."""
+    model = onnx.load_from_string(published)
+    size = numpy_helper.from_array(np.array([1 << 44], np.int64), "size")
+    model.graph.initializer.append(size)
+    model.graph.node[-1].output[0] = "little"
+    model.graph.node.extend(
+        [
+            helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+            helper.make_node("ReduceSum", ["zeros"], ["zero"], keepdims=0),
+            helper.make_node("Add", ["little", "zero"], ["score"]),
+        ]
+    )
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("make_graph", "text"),
+    [(lambda _: b"no graph", "Protobuf parsing failed"), (make_hungry, "Failed to allocate memory")],
+    ids=["damaged", "more memory than there is"],
+)
 def test_a_graph_that_the_server_refuses_is_given_up_and_the_published_one_goes_on_serving(
-    pod: ModelPod,
+    pod: ModelPod, make_graph: Callable[[bytes], bytes], text: str
 ) -> None:
     publish(pod, 1)
     pod.put(pod.order(1, graph_passes=True))
     pod.wait_for("version 1 serves", serves_version(1))
+    refused_before = metric(pod.metrics(), "tidegate_agent_graphs_refused_total")
     with column_load(pod, 1) as load:
         with run_compiler(pod):
             wait_for_compile(pod, 1, CompilePhase.COMPILED)
-        return_graph(pod, b"no graph")
+        return_graph(pod, make_graph((pod.artefact / "1" / "model.onnx").read_bytes()))
         report = wait_for_compile(pod, 1, CompilePhase.FAILED)
         assert "the server does not load the compiled graph" in report.message
+        assert text in report.message
         assert served_nodes(pod, 1) == 2 * COLUMNS + 3
         before = load.report().versions["1"]
         wait_until(lambda: load.report().versions["1"] > before + 20, what="version 1 answers")
     assert load.finish().problems == ()
-    assert "tidegate_agent_graphs_refused_total 1.0" in pod.metrics()
+    assert metric(pod.metrics(), "tidegate_agent_graphs_refused_total") == refused_before + 1
 
 
 @pytest.mark.no_rerun("a wrong answer")

@@ -15,6 +15,7 @@ from builders.batch import batch_spec
 from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
+from builders.graph_status import a_graph_status
 from builders.inference import an_inference
 from builders.live_features import live_features_spec
 from builders.model_access import a_model_access, a_route
@@ -110,6 +111,7 @@ def fill(dashboard: Dashboard, said: str) -> None:
         },
         "swap": {"version": "4", "replicas": 1, "since": "2026-06-01T11:59:00Z"},
         "versions": {"serving": "3", "target": "4", "memory": [{"version": "3", "bytes": 5_000_000}]},
+        "graph": a_graph_status(said[:500]),
     }
     access = released(
         a_release(),
@@ -328,6 +330,22 @@ async def test_an_empty_fleet_has_pages_too(dashboard: Dashboard) -> None:
         for path in ("/", "/list/inferences", "/decisions", "/overrides", "/power"):
             page = await browser.get(path, follow_redirects=True)
             assert (page.status_code, Page(page.text).found) == (200, []), path
+
+
+async def test_the_compiled_graph_is_shown_with_what_runs_each_shape(dashboard: Dashboard) -> None:
+    dashboard.put(
+        an_inference("fine", status={"graph": a_graph_status("no faster: 0.98x")}), an_inference("plain")
+    )
+
+    text = told(Page(await read(dashboard, "/inferences/ads/fine")))
+
+    assert "Operations 602 → 12 Speed-up 19.82× at 1 row, 2.27× at 128 rows" in text
+    assert "Compared 24 requests of clients answered alike" in text
+    assert "fuseEmbeddings 300 places changed" in text
+    assert "simplify left out: no faster: 0.98x" in text
+    assert "ids 16x60 OpenVINO 1.31× 2.0e-07" in text
+    assert "ids 1x60 ONNX Runtime no faster: 0.98x – –" in text
+    assert "Compiled graph" not in told(Page(await read(dashboard, "/inferences/ads/plain")))
 
 
 async def test_objects_without_a_status_have_pages(dashboard: Dashboard) -> None:

@@ -16,7 +16,7 @@ from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, write_artefact
 from builders.pretended_server import PretendedServer
 from builders.waiting import eventually
-from tidegate_dataplane.agent import loop
+from tidegate_dataplane.agent import version_install
 from tidegate_dataplane.agent.artefacts.folder_source import folder_source
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource, ResumePoint
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
@@ -191,7 +191,7 @@ async def test_a_surprise_while_fetching_is_a_failure_and_not_the_end_of_the_age
     async def surprised(*_: object, **__: object) -> None:
         raise ValueError("https://user:secret@example.com")
 
-    monkeypatch.setattr(loop, "fetch_artefact", surprised)
+    monkeypatch.setattr(version_install, "fetch_artefact", surprised)
     pod.agent.accept_order(pod.order(2))
     await pod.settle()
 

@@ -102,6 +102,19 @@ def test_an_engine_that_answers_wrongly_is_left_out(monkeypatch: pytest.MonkeyPa
         compile_bucket(build_history_model(), SHAPE, FORCED, FP32)
 
 
+def test_a_graph_that_openvino_does_not_compile_is_left_to_onnx_runtime_with_the_operator() -> None:
+    pytest.importorskip("openvino")
+    model = a_model(
+        [a_tensor("x", ["n", 3, 3], TensorProto.FLOAT)],
+        [a_tensor("y", ["n"], TensorProto.FLOAT)],
+        nodes=[helper.make_node("Det", ["x"], ["y"])],
+    )
+    with pytest.raises(
+        BucketLeftOutError, match=r"^OpenVINO does not compile the graph: No conversion rule .*: Det-\d+$"
+    ):
+        compile_bucket(model, (("x", (2, 3, 3)),), FORCED, FP32)
+
+
 @pytest.mark.parametrize("operator", ["Mod", "Mul"])
 def test_a_model_of_integers_alone_is_left_to_onnx_runtime(operator: str) -> None:
     model = a_model(

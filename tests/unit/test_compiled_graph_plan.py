@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,12 @@ from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.inference.compiled_graph import COMPARISON_REQUEUE, COMPILE_REQUEUE, judge_graphs
+from tidegate.planning.inference.compiled_graph import (
+    COMPILE_REQUEUE,
+    MAX_COMPARISON_REQUEUE,
+    MIN_COMPARISON_REQUEUE,
+    judge_graphs,
+)
 from tidegate.planning.inference.observed import InferenceObserved
 from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.plan import ReconcilePlan
@@ -159,7 +164,30 @@ def test_the_status_has_the_passes_and_the_measured_speed_up() -> None:
         "buckets": [],
     }
     assert "GraphCompiled" in [event.reason for event in planned.events]
-    assert planned.requeue_after == COMPARISON_REQUEUE
+    assert planned.requeue_after == MIN_COMPARISON_REQUEUE
+
+
+@pytest.mark.parametrize(
+    ("age", "pause"),
+    [
+        (timedelta(seconds=5), MIN_COMPARISON_REQUEUE),
+        (timedelta(minutes=7), timedelta(minutes=7)),
+        (timedelta(days=30), MAX_COMPARISON_REQUEUE),
+    ],
+)
+def test_agents_are_asked_for_comparisons_as_seldom_as_compilers_make_them(
+    age: timedelta, pause: timedelta
+) -> None:
+    since = (NOW - age).isoformat()
+    status = {"conditions": [{"type": "Compiled", "status": "True", "lastTransitionTime": since}]}
+
+    assert plan(an_inference(compile={}, status=status), compiled()).requeue_after == pause
+
+
+def test_agents_whose_graphs_are_published_ones_are_not_asked_again() -> None:
+    unchanged = compile_report(CompilePhase.UNCHANGED, passes=PASSES[:1])
+
+    assert plan(an_inference(compile={}), unchanged).requeue_after is None
 
 
 ENGINES = EngineReport(
@@ -263,7 +291,7 @@ def test_a_failure_says_which_version_serves_as_published_and_what_to_do() -> No
         "version 1 serves as published on 1 of 2 replicas: it needs more memory: raise spec.compile.memory",
     )
     assert "CompileFailed" in [event.reason for event in planned.events]
-    assert planned.requeue_after == COMPARISON_REQUEUE
+    assert planned.requeue_after == MIN_COMPARISON_REQUEUE, "the other replica's graph may be withdrawn"
 
 
 def test_before_a_version_serves_it_says_so() -> None:

@@ -15,7 +15,7 @@ from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
 from tidegate_dataplane.compiler.compare_requests import compare_files
 from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob, CompileResult
 from tidegate_dataplane.compiler.request_checks import MAX_PAUSE_S, MIN_PAUSE_S, RequestChecks
-from tidegate_dataplane.compiler.shared_graphs import SharedGraphs, make_cache_key
+from tidegate_dataplane.compiler.shared_graphs import WITHDRAWAL_S, SharedGraphs, make_cache_key
 from tidegate_dataplane.graph_passes.pipeline import optimize_model
 from tidegate_dataplane.sampling.kept_requests import RequestKeeper, list_requests
 
@@ -34,7 +34,7 @@ class CheckedVersion:
             model="ctr", version=1, digest=DIGEST, source=folder / "models" / "1" / "model.onnx"
         )
         self.other = folder / "models" / "2" / "model.onnx"
-        self.shared = SharedGraphs(NodeCache(folder / "node", 64 << 20))
+        self.shared = SharedGraphs(NodeCache(folder / "node", 64 << 20), lambda: self.now_s)
         (folder / "scratch").mkdir()
         self.crashes = False
         self.while_comparing: Callable[[], None] = lambda: None
@@ -63,6 +63,12 @@ class CheckedVersion:
         self.runs += 1
         self.while_comparing()
         return 9 if self.crashes else compare_files(arguments)
+
+    def load_shared(self, target: Path) -> CompileResult:
+        """What the next pod of the node gets."""
+        shared = self.shared.load_result(make_cache_key(DIGEST), target)
+        assert shared is not None
+        return shared
 
     def count_compared(self) -> int:
         return self.folder.count_compared(DIGEST)
@@ -97,15 +103,14 @@ def test_a_graph_that_answers_a_request_otherwise_is_withdrawn_for_all_pods_of_t
     engines = version.root / DIGEST / "engines-1"
     engines.mkdir()
     version.keep()
-    assert version.shared.load_result(make_cache_key(DIGEST), tmp_path / "copy") is not None
+    assert version.load_shared(tmp_path / "copy").graph_sha256
     assert version.checks.check_next(version.job)
     result = version.result()
     assert result.graph_sha256 == ""
     assert "answered requests of clients otherwise: numbers differ by 1.0e+00" in result.message
     assert "tidegate optimize --requests" in result.message
     assert not engines.exists()
-    shared = version.shared.load_result(make_cache_key(DIGEST), tmp_path / "other")
-    assert shared is not None
+    shared = version.load_shared(tmp_path / "other")
     assert (shared.graph_sha256, shared.message) == ("", result.message), (
         "the next pod does not compile it again"
     )
@@ -114,6 +119,23 @@ def test_a_graph_that_answers_a_request_otherwise_is_withdrawn_for_all_pods_of_t
     version.now_s += MAX_PAUSE_S
     assert not version.checks.check_next(version.job), "the published graph needs no comparison"
     assert not (version.root / DIGEST / "requests").exists(), "and no requests"
+
+
+@pytest.mark.parametrize(("differing_pods", "is_kept"), [(1, False), (2, True)])
+def test_a_withdrawal_of_the_node_ends_after_a_day_unless_a_second_one_confirms_it(
+    version: CheckedVersion, tmp_path: Path, differing_pods: int, is_kept: bool
+) -> None:
+    for _ in range(differing_pods):
+        version.serve(onnx.load(version.other))
+        version.keep()
+        version.now_s += MAX_PAUSE_S
+        assert version.checks.check_next(version.job)
+    version.now_s += WITHDRAWAL_S - 1
+    assert version.load_shared(tmp_path / "copy").graph_sha256 == ""
+    version.now_s += 1
+    shared = version.load_shared(tmp_path / "copy")
+    assert (shared.graph_sha256 == "") == is_kept
+    assert (tmp_path / "copy").exists() != is_kept
 
 
 def test_a_difference_is_found_again_if_it_could_not_be_written(

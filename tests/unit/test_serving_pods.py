@@ -88,6 +88,34 @@ def test_since_when_a_pod_is_ready_is_read_from_its_condition() -> None:
     assert parse_pod(body("False")).ready_since is None
 
 
+@pytest.mark.parametrize(
+    ("unready", "reason", "is_serving"),
+    [
+        ({"compiler"}, "ContainersNotReady", True),
+        ({"compiler", "triton"}, "ContainersNotReady", False),
+        ({"compiler", "agent"}, "ContainersNotReady", False),
+        ({"compiler"}, "ReadinessGatesNotReady", False),
+        (set[str](), "", False),
+    ],
+)
+def test_a_pod_serves_without_its_compiler_of_graphs(
+    unready: set[str], reason: str, is_serving: bool
+) -> None:
+    states = {name: {"name": name, "ready": name not in unready} for name in ("agent", "triton", "compiler")}
+    body = {
+        "metadata": {"name": "p", "namespace": "ads", "uid": "u"},
+        "spec": {},
+        "status": {
+            "podIP": "10.0.0.1",
+            "conditions": [{"type": "Ready", "status": "False", "reason": reason}],
+            "initContainerStatuses": [states.pop("agent")],
+            "containerStatuses": list(states.values()),
+        },
+    }
+
+    assert parse_pod(body).ready == is_serving
+
+
 @settings(deadline=None, max_examples=examples(200))
 @given(
     events=st.lists(

@@ -17,6 +17,7 @@ from builders.allocator import NOW, a_decision
 from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
 from builders.conditions import a_condition
+from builders.graph_status import a_graph_status
 from builders.inference import an_inference
 from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
 from tidegate.api.inference import Inference
@@ -189,6 +190,23 @@ def test_why_without_an_allocator_or_a_decision() -> None:
     gone = explain_inference(moved(), seen)
     assert "by AllocationDecision cpu-a-1 which is not kept any more" in lines(gone)
     assert "outdated" in lines(explain_inference(a_model(metadata={"generation": 2}), seen))
+
+
+def test_why_shows_what_became_of_the_graph_and_what_runs_each_shape() -> None:
+    inference = a_model(scaling=False, status={"graph": a_graph_status("no faster: 0.98x")})
+    report = explain_inference(inference, ExplanationInputs(a_compute_pool(), [], [], NOW))
+    shown = lines(report).splitlines()
+    assert [line[2:] for line in shown if line.startswith(("  graph", "  pass", "  shape"))] == [
+        "graph       version 3 has 12 of 602 operations, speed-up by rows 1: 19.82x, 128: 2.27x, one row of user, 24 requests "
+        "compared; 2 replicas serve it compiled",
+        "pass        fuseEmbeddings changed 300 places",
+        "shape       ids 16x60 in OpenVINO, 1.31x, error 2.0e-07",
+        "shape       ids 1x60 in ONNX Runtime: no faster: 0.98x",
+        "shape       ids 2x60 is compiled",
+    ]
+    assert "pass        simplify left out: no faster: 0.98x" in lines(report, wide=True)
+    assert report.to_json()["graph"]["buckets"][0]["error"] == "2.0e-07"
+    assert explain_inference(a_model(), ExplanationInputs(None, [], [], NOW)).graph is None
 
 
 def test_why_of_a_pool_names_all_that_holds_it() -> None:

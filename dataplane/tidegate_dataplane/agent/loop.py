@@ -3,29 +3,24 @@
 import asyncio
 import contextlib
 import time
-import traceback
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
 from tidegate_dataplane.agent import state
-from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
-from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.artefacts.source import OpenSource
 from tidegate_dataplane.agent.artefacts.table_convert import ConvertTable, convert_in_process
-from tidegate_dataplane.agent.cancellation import run_unless
 from tidegate_dataplane.agent.config_text import ModelConfig, to_config_text
 from tidegate_dataplane.agent.event_reports import EventReports
 from tidegate_dataplane.agent.files import OrderCheckpoint
 from tidegate_dataplane.agent.graph_switcher import GraphSwitcher, SwitchResult
 from tidegate_dataplane.agent.metrics import AgentMetrics
-from tidegate_dataplane.agent.refusals import ArtefactError, NoRoomError, VersionRefusal
+from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.report import CurrentStep, make_batching_report, make_report, served_model
-from tidegate_dataplane.agent.repository import COMPILE_DIR, HOST_MODELS, InstalledVersion, ModelRepository
+from tidegate_dataplane.agent.repository import COMPILE_DIR, HOST_MODELS, ModelRepository
 from tidegate_dataplane.agent.runners import RunnerRegistry
 from tidegate_dataplane.agent.settings import AgentSettings, OnnxBackend
 from tidegate_dataplane.agent.state import (
@@ -40,6 +35,7 @@ from tidegate_dataplane.agent.state import (
 )
 from tidegate_dataplane.agent.table_refresh import TableDelivery, TableRefresher
 from tidegate_dataplane.agent.triton import ServerGoneError
+from tidegate_dataplane.agent.version_install import VersionInstaller
 from tidegate_dataplane.compiler.exchange import CompileFolder
 from tidegate_dataplane.contract import (
     AgentReport,
@@ -101,15 +97,6 @@ class StreamConsumer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _UnprovenVersion:
-    """A version that replaced another with the same number; `before` describes the replaced one."""
-
-    order: DesiredState
-    installed: InstalledVersion
-    before: ArtefactFacts
-
-
 class Agent:
     """Works towards the newest order."""
 
@@ -134,8 +121,6 @@ class Agent:
         self._server = server
         self._repository = repository
         self._checkpoint = checkpoint
-        self._open_source = open_source
-        self._convert = convert
         self._metrics = metrics
         self._event_reports = EventReports(
             settings.repository_dir.parent / EVENTS_FOLDER,
@@ -151,7 +136,7 @@ class Agent:
         self._observed = ObservedPod(ServerState(), {})
         self._current_step = CurrentStep()
         self._crashed_order: DesiredState | None = None
-        self._unproven: _UnprovenVersion | None = None
+        self._installer = VersionInstaller(repository, open_source, convert, metrics, self._changed, clock)
         folder = CompileFolder(settings.cache_dir / COMPILE_DIR)
         self._graphs = GraphSwitcher(folder, repository, metrics, self._load_versions, clock)
         self.tables = TableRefresher(
@@ -257,10 +242,7 @@ class Agent:
         """Observe, plan and take one step; return whether there was one."""
         self._changed.clear()
         desired = self._desired
-        if self._unproven is not None and (
-            desired is None or self._unproven.order != state.content_of(desired)
-        ):
-            await self._restore_displaced()
+        await self._installer.restore_displaced(None if desired is None else state.content_of(desired))
         await self._observe_pod(desired)
         action = state.plan_step(
             desired,
@@ -279,7 +261,7 @@ class Agent:
                     self._current_step = CurrentStep()
                     return False
             case state.RefuseOrder(order, refusal):
-                await self._restore_displaced()
+                await self._installer.restore_displaced()
                 self._record_failure(order, refusal)
             case CleanUp():
                 await self._clean_up_models(action)
@@ -327,62 +309,12 @@ class Agent:
         return reports
 
     async def _fetch_artefact(self, action: FetchArtefact) -> None:
-        order, progress, started = action.order, DownloadProgress(), self._clock()
+        order, progress = action.order, DownloadProgress()
         self._current_step = CurrentStep(action, progress)
-        staging: Path | None = None
-        try:
-            staging = await asyncio.to_thread(self._repository.make_staging)
-            partial_dir = self._repository.partial_dir
-            facts = await run_unless(
-                self._changed,
-                fetch_artefact(
-                    order,
-                    staging,
-                    self._open_source,
-                    progress,
-                    partial_dir=partial_dir,
-                    convert=self._convert,
-                ),
-            )
-            if facts is None:
-                log.info(
-                    "fetch_dropped", model=order.model, version=order.version, reason="another order arrived"
-                )
-                return
-            before = self._observed.stored.get(order.model, {}).get(order.version)
-            installed = await asyncio.to_thread(self._repository.install_version, staging, order, facts)
-        except ArtefactError as error:
-            self._record_failure(order, error.refusal, is_slow=isinstance(error, NoRoomError))
-            return
-        except OSError as error:
-            message = f"{order.uri}/{order.version} cannot be stored: {error}"
-            self._record_failure(order, VersionRefusal(FailureReason.FETCH_FAILED, message))
-            return
-        except Exception as error:  # noqa: BLE001 - see below
-            # Whatever an unexpected artefact or server causes, the current version goes on serving.
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            log.error(
-                "fetch_crashed", error=type(error).__name__, file=Path(place.filename).name, line=place.lineno
-            )
-            message = f"{order.uri}/{order.version} cannot be read ({type(error).__name__}): report it, with the agent's log"
-            self._record_failure(order, VersionRefusal(FailureReason.ARTEFACT_INVALID, message))
-            return
-        finally:
-            self._metrics.fetched_bytes.inc(progress.done)
-            await asyncio.to_thread(self._repository.discard_folder, staging)
-        if before is not None:
-            self._unproven = _UnprovenVersion(order, installed, before)
-        seconds = self._clock() - started
-        self._metrics.fetch_seconds.observe(seconds)
-        log.info(
-            "artefact_fetched",
-            model=order.model,
-            version=order.version,
-            bytes=progress.done,
-            resumed=progress.resumed,
-            sha256=facts.digest,
-            seconds=round(seconds, 3),
-        )
+        before = self._observed.stored.get(order.model, {}).get(order.version)
+        failure = await self._installer.fetch_version(order, before, progress)
+        if failure is not None:
+            self._record_failure(order, failure.refusal, is_slow=failure.is_slow)
 
     async def _load_versions(self, action: LoadVersions) -> VersionRefusal | None:
         """Let the server load versions; return why the order's version does not serve, None if it does."""
@@ -413,7 +345,7 @@ class Agent:
                 self._record_switch(action, dropped)
                 if dropped.switched:
                     return
-            await self._restore_displaced()
+            await self._installer.restore_displaced()
             self._record_failure(order, refusal)
             return
         await self._record_success(action)
@@ -461,9 +393,7 @@ class Agent:
     async def _record_success(self, action: LoadVersions) -> None:
         order = action.order
         self._crashed_order = None
-        if self._unproven is not None and self._unproven.order == order:
-            await asyncio.to_thread(self._repository.discard_folder, self._unproven.installed.displaced)
-            self._unproven = None
+        await self._installer.keep_version(order)
         with contextlib.suppress(OSError):  # the file is for people only
             await asyncio.to_thread(self._repository.write_config, order.model, to_config_text(action.config))
         self._memory = state.record_success(self._memory, order)
@@ -478,14 +408,6 @@ class Agent:
             self._memory = state.record_graphs(
                 self._memory, action.order.model, action.versions, result.graphs
             )
-
-    async def _restore_displaced(self) -> None:
-        """Restore the version that an unproven one displaced."""
-        if self._unproven is not None:
-            await asyncio.to_thread(
-                self._repository.restore_displaced, self._unproven.installed, self._unproven.before
-            )
-            self._unproven = None
 
     def _record_failure(self, order: DesiredState, refusal: VersionRefusal, *, is_slow: bool = False) -> None:
         now_s = self._clock()

@@ -40,7 +40,7 @@ def find_common_shape(shapes: Sequence[Shape]) -> Shape | None:
 def join_inputs(requests: Sequence[Inputs], shape: Shape) -> dict[str, Array]:
     """Return the rows of all requests as one, padded at the end to `shape` with zeros or empty strings."""
     return {
-        name: np.concatenate([_pad_rows(inputs[name], row) for inputs in requests])
+        name: np.concatenate([pad_rows(inputs[name], row) for inputs in requests])
         for name, row in zip(requests[0], shape, strict=True)
     }
 
@@ -103,7 +103,8 @@ def are_all_equal(requests: Sequence[Inputs]) -> bool:
     )
 
 
-def _pad_rows(array: Array, row: tuple[int, ...]) -> Array:
+def pad_rows(array: Array, row: tuple[int, ...]) -> Array:
+    """Return rows padded at the end of their dimensions to the shape `row`, with zeros or empty strings."""
     if array.shape[1:] == row:
         return array
     padded = np.full((len(array), *row), "" if array.dtype == object else 0, dtype=array.dtype)

@@ -102,13 +102,16 @@ class RequestJoiner:
         return JoinLimit.SAME_SHAPE if refused else JoinLimit.ANY_SHAPE
 
     def read_counters(self) -> dict[tuple[str, str], int]:
-        """Return the counts since the start, by name and way of joining; the way is empty where there is none."""
+        """Return the counts since the start, by name and way of joining; the way is empty where there is none.
+
+        May be called on another thread.
+        """
         return {
             (EXECUTIONS, ""): self.executions,
             (JOINED, ROWS): self.joined_requests - self.padded_requests,
             (JOINED, PADDING): self.padded_requests,
             (MISMATCHES, ROWS): self._joins.mismatches,
-            (MISMATCHES, PADDING): sum(check.mismatches for check in self._paddings.values()),
+            (MISMATCHES, PADDING): sum(check.mismatches for check in list(self._paddings.values())),
         }
 
     def _plan_groups(self, requests: Sequence[Inputs]) -> list[_Group]:

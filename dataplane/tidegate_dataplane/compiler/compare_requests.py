@@ -30,7 +30,7 @@ def compare_files(arguments: Sequence[str]) -> int:
     requests = read_requests(options.requests)
     models = read_model(options.source), onnx.load(options.graph)
     comparison = compare_requests(*models, requests, options.shared_input)
-    result = RequestComparison(answered=comparison.answered, error=_describe_error(comparison))
+    result = RequestComparison(answered=comparison.answered, error=explain_difference(comparison))
     (options.output / COMPARISON_FILE).write_text(result.model_dump_json())
     return 0
 
@@ -44,7 +44,8 @@ def read_requests(paths: Iterable[Path]) -> list[Request]:
     return requests
 
 
-def _describe_error(comparison: Comparison) -> str:
+def explain_difference(comparison: Comparison) -> str:
+    """Return how far the answers of two graphs differ; empty within the tolerance."""
     if comparison.problem or comparison.max_error <= TOLERANCE:
         return comparison.problem
     return f"numbers differ by {comparison.max_error:.1e} of the largest one, and {TOLERANCE:.0e} is allowed"

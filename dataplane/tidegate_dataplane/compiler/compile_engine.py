@@ -247,8 +247,10 @@ def _open_engine(
 
 
 def _explain_refusal(error: RuntimeError) -> BucketLeftOutError:
+    """Return the last point of OpenVINO's summary, which names the operators, else the last line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return BucketLeftOutError(f"OpenVINO does not compile the graph: {lines[-1] if lines else error}")
+    points = [line.removeprefix("-- ") for line in lines if line.startswith("-- ")]
+    return BucketLeftOutError(f"OpenVINO does not compile the graph: {[str(error), *lines, *points][-1]}")
 
 
 def _make_samples(model: ir.Model, shape: BucketShape) -> Iterator[Request]:

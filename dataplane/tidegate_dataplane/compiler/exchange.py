@@ -47,12 +47,23 @@ class CompileResult(CompileOutcome):
 
 
 class RequestComparison(BaseModel):
-    """How far the answers of two graphs to requests of clients differ; `error` says it to people, empty within the tolerance."""
+    """How far the answers of two graphs to requests of clients differ; `error` says it to people, empty within the tolerance.
+
+    `answered` counts the requests that both answered.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     answered: int
     error: str = ""
+
+
+def read_comparison(folder: Path) -> RequestComparison | None:
+    """Return what a comparison wrote into a folder; None if it ended without a result."""
+    try:
+        return RequestComparison.model_validate_json((folder / COMPARISON_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
 
 
 RunModule = Callable[[CompileJob, str, Sequence[str]], int | None]

@@ -2,8 +2,8 @@
 
 `python3 -m tidegate_dataplane.compiler.optimize SOURCE OUTPUT` writes `OUTPUT/result.json`, and `OUTPUT/graph.onnx` if the
 passes found a faster graph. Each `--request` is a file with the request of a client, on which answers are compared as well.
-With `--candidate`, a graph that another pod compiled is compared with SOURCE, and no pass runs; exit status 1 says that it
-differs.
+With `--candidate`, a graph that another pod compiled is compared with SOURCE, and no pass runs; `OUTPUT/comparison.json` says
+how far it differs.
 """
 
 import argparse
@@ -18,8 +18,13 @@ from pathlib import Path
 import onnx
 
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
-from tidegate_dataplane.compiler.compare_requests import read_requests
-from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileResult
+from tidegate_dataplane.compiler.compare_requests import explain_difference, read_requests
+from tidegate_dataplane.compiler.exchange import (
+    COMPARISON_FILE,
+    GRAPH_FILE,
+    CompileResult,
+    RequestComparison,
+)
 from tidegate_dataplane.compiler.model_file import ModelNotCompiledError, explain_memory, read_model
 from tidegate_dataplane.contract import PassResult
 from tidegate_dataplane.graph_passes.pipeline import (
@@ -27,6 +32,7 @@ from tidegate_dataplane.graph_passes.pipeline import (
     OptimizedModel,
     PassOutcome,
     compare_models,
+    compare_requests,
     explain_slowness,
     optimize_model,
 )
@@ -39,9 +45,11 @@ def compile_file(arguments: Sequence[str]) -> int:
     options = _parse_arguments(arguments)
     try:
         model = read_model(options.source)
-        if options.candidate is not None:
-            return _prove_graph(model, options.candidate)
         requests = read_requests(options.request)
+        if options.candidate is not None:
+            comparison = _prove_graph(model, options.candidate, requests, options.shared_input)
+            (options.output / COMPARISON_FILE).write_text(comparison.model_dump_json())
+            return 0
         result = _compile_graph(model, options.shared_input, requests, options.output / GRAPH_FILE)
     except ModelNotCompiledError as error:
         result = CompileResult(message=str(error))
@@ -102,14 +110,19 @@ def _refuse_slower(model: onnx.ModelProto, optimized: OptimizedModel) -> Optimiz
     return OptimizedModel(model, (), outcomes, {})
 
 
-def _prove_graph(model: onnx.ModelProto, candidate: Path) -> int:
-    """Return 0 if a graph from the node's cache answers like the model."""
+def _prove_graph(
+    model: onnx.ModelProto, candidate: Path, requests: Sequence[Request], shared_inputs: Sequence[str]
+) -> RequestComparison:
+    """Return whether a graph from the node's cache answers random requests and those of clients like the model."""
     try:
-        comparison = compare_models(model, onnx.load(candidate))
+        graph = onnx.load(candidate)
+        random = compare_models(model, graph)
+        if not random.answered or random.max_error > TOLERANCE:
+            return RequestComparison(answered=0, error=f"random requests differ by {random.max_error:.1e}")
+        clients = compare_requests(model, graph, requests, shared_inputs)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, it is compiled anew
-        sys.stderr.write(f"{error!r}\n")
-        return 1
-    return 0 if comparison.answered and comparison.max_error <= TOLERANCE else 1
+        return RequestComparison(answered=0, error=repr(error))
+    return RequestComparison(answered=clients.answered, error=explain_difference(clients))
 
 
 def _describe_pass(outcome: PassOutcome) -> PassResult:

@@ -22,8 +22,10 @@ from tidegate_dataplane.compiler.exchange import (
     CompileFolder,
     CompileJob,
     CompileResult,
+    read_comparison,
 )
 from tidegate_dataplane.compiler.request_checks import RequestChecks
+from tidegate_dataplane.compiler.request_wait import RequestWait
 from tidegate_dataplane.compiler.settings import CompilerSettings
 from tidegate_dataplane.compiler.shared_graphs import SharedGraphs, make_cache_key
 
@@ -52,6 +54,7 @@ class Compiler:
         cache = None if folder is None else NodeCache(folder, settings.node_cache_bytes)
         self._shared = SharedGraphs(cache)
         self._engines = EngineJobs(self._folder, settings.exchange_dir, cache, self._run_module)
+        self._wait = RequestWait(self._folder, settings.request_wait_s)
         self._checks = RequestChecks(self._folder, settings.exchange_dir, self._shared, self._run_module)
 
     def compile_jobs(self) -> None:
@@ -71,6 +74,8 @@ class Compiler:
     def _take_step(self, job: CompileJob) -> bool:
         """Compile the graph of a job, else compare it on requests, else compile one of its engines; return whether one was due."""
         if self._folder.read_result(job.digest) is None:
+            if not self._wait.is_over(job):
+                return False
             self.compile_job(job)
             return True
         try:
@@ -113,34 +118,46 @@ class Compiler:
         if attempts >= MAX_ATTEMPTS:
             return CompileResult(message=self._explain_ends())
         self._folder.begin_attempt(job.digest)
+        requests = self._folder.list_requests(job.digest)
+        result = self._compile_graph(job, scratch, requests, may_share=attempts == 0)
+        for path in requests:
+            path.unlink(missing_ok=True)
+        return result
+
+    def _compile_graph(
+        self, job: CompileJob, scratch: Path, requests: Sequence[Path], *, may_share: bool
+    ) -> CompileResult | None:
+        """Return the result of another pod, else that of the passes; both are proved on requests of clients as well."""
+        options = [f"--request={path}" for path in requests]
         key = make_cache_key(job.digest, job.shared_inputs)
-        cached = self._load_cached(job, key, scratch) if attempts == 0 else None
+        cached = self._load_cached(job, key, scratch, options) if may_share else None
         if cached is not None:
             return cached
-        result = self._run_passes(job, scratch)
+        result = self._run_passes(job, scratch, options)
         if result is not None and result.graph_sha256:
             self._shared.store_result(key, result, scratch / GRAPH_FILE)
         return result
 
-    def _load_cached(self, job: CompileJob, key: str, scratch: Path) -> CompileResult | None:
+    def _load_cached(
+        self, job: CompileJob, key: str, scratch: Path, options: Sequence[str]
+    ) -> CompileResult | None:
         """Return the result of another pod of this node, after comparing its graph with the published one again."""
         graph = scratch / GRAPH_FILE
         result = self._shared.load_result(key, graph)
         if result is None or not result.graph_sha256:
             return result
-        if self._run_process(job, scratch, f"--candidate={graph}") == 0:
-            return result
-        log.warning("shared_graph_refused", model=job.model, version=job.version, key=key)
+        self._run_process(job, scratch, f"--candidate={graph}", *options)
+        comparison = read_comparison(scratch)
+        if comparison is not None and not comparison.error:
+            return result.model_copy(update={"compared_requests": comparison.answered})
+        error = "" if comparison is None else comparison.error
+        log.warning("shared_graph_refused", model=job.model, version=job.version, key=key, error=error)
         graph.unlink(missing_ok=True)
         return None
 
-    def _run_passes(self, job: CompileJob, scratch: Path) -> CompileResult | None:
+    def _run_passes(self, job: CompileJob, scratch: Path, options: Sequence[str]) -> CompileResult | None:
         """Return what the passes made of the job; None if they ended without a result, so that they are tried again."""
-        self._folder.ask_for_requests(job.digest)
-        requests = self._folder.list_requests(job.digest)
-        status = self._run_process(job, scratch, *(f"--request={path}" for path in requests))
-        for path in requests:
-            path.unlink(missing_ok=True)
+        status = self._run_process(job, scratch, *options)
         if status is None:
             return CompileResult(message=self._explain_timeout())
         try:

@@ -7,16 +7,15 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import structlog
-from pydantic import ValidationError
 
 from tidegate_dataplane.compiler.exchange import (
-    COMPARISON_FILE,
     SCRATCH_PREFIX,
     CompileFolder,
     CompileJob,
     CompileResult,
     RequestComparison,
     RunModule,
+    read_comparison,
 )
 from tidegate_dataplane.compiler.shared_graphs import SharedGraphs, make_cache_key
 
@@ -77,10 +76,7 @@ class RequestChecks:
             shared = (f"--shared-input={name}" for name in job.shared_inputs)
             paths = map(str, (job.source, graph, scratch, *requests))
             self._run_module(job, _MODULE, [*paths, *shared])
-            try:
-                return RequestComparison.model_validate_json((Path(scratch) / COMPARISON_FILE).read_bytes())
-            except (OSError, ValidationError):
-                return None
+            return read_comparison(Path(scratch))
 
     def _withdraw_graph(self, job: CompileJob, result: CompileResult, comparison: RequestComparison) -> None:
         """Let the version serve as published, in this pod and in the next ones of the node."""

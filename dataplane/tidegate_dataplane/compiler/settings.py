@@ -31,6 +31,11 @@ class CompilerSettings(BaseModel):
     timeout_s: float = Field(
         default=1_800.0, gt=0, description="seconds after which the compilation of a graph has failed"
     )
+    request_wait_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="seconds that the compilation of a graph waits for eight requests of clients, which its answers are compared on",
+    )
     poll_s: float = Field(default=0.5, gt=0, description="seconds between two reads of the jobs")
 
     @classmethod

@@ -5,18 +5,24 @@ import importlib.metadata
 import json
 import platform
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 import tidegate_dataplane.graph_passes
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
 from tidegate_dataplane.compiler.exchange import CompileResult
 
+Record = TypeVar("Record", bound=BaseModel)
+
 LIBRARIES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy")
 CPU_INFO = Path("/proc/cpuinfo")
+WITHDRAWAL_S: Final = 86_400.0
+"""A withdrawal ends after so long, so that the graph gets another trial, unless a second one has confirmed it."""
 
 
 def make_cache_key(digest: str, shared_inputs: Sequence[str] = ()) -> str:
@@ -33,32 +39,57 @@ def describe_passes() -> list[object]:
     return [sources, versions, platform.machine(), read_processor()]
 
 
+class Withdrawal(BaseModel):
+    """The result of a graph that answered a request of a client otherwise, and the last time that one did, in seconds since 1970."""
+
+    model_config = ConfigDict(frozen=True)
+
+    result: CompileResult
+    at_s: float
+    times: int = 1
+
+
 class SharedGraphs:
     """Results and graphs that pods of one namespace share on a node; each is checked against its digest when it is read."""
 
-    def __init__(self, cache: NodeCache | None) -> None:
-        self._cache = cache
+    def __init__(self, cache: NodeCache | None, clock: Callable[[], float] = time.time) -> None:
+        self._cache, self._clock = cache, clock
 
     def load_result(self, key: str, target: Path) -> CompileResult | None:
         """Return a result, with its graph copied to `target` unless it was withdrawn; None if there is none or it is damaged."""
-        record = self._cache.find_intact(f"{key}.result") if self._cache is not None else None
-        if self._cache is None or record is None:
+        if self._cache is None:
+            return None
+        withdrawal = self._read_record(f"{key}.withdrawal", Withdrawal)
+        if withdrawal is not None and (
+            withdrawal.times > 1 or self._clock() - withdrawal.at_s < WITHDRAWAL_S
+        ):
+            return withdrawal.result.model_copy(update={"cached": True})
+        result = self._read_record(f"{key}.result", CompileResult)
+        graph = self._cache.find_intact(f"{key}.graph")
+        if result is None or graph is None or graph.name != result.graph_sha256:
             return None
         try:
-            result = CompileResult.model_validate_json(record.read_bytes())
-            if result.graph_sha256:
-                graph = self._cache.find_intact(f"{key}.graph")
-                if graph is None or graph.name != result.graph_sha256:
-                    return None
-                shutil.copyfile(graph, target)
-        except (OSError, ValidationError):
+            shutil.copyfile(graph, target)
+        except OSError:
             return None
         return result.model_copy(update={"cached": True, "compared_requests": 0})
 
     def withdraw_result(self, key: str, result: CompileResult) -> None:
         """Let other pods of the node know that a graph answers otherwise, so that they do not compile it again."""
-        if self._cache is not None:
-            add_cache_file(self._cache, f"{key}.result", result.model_dump_json().encode())
+        if self._cache is None:
+            return
+        earlier = self._read_record(f"{key}.withdrawal", Withdrawal)
+        times = 1 if earlier is None else earlier.times + 1
+        withdrawal = Withdrawal(result=result, at_s=self._clock(), times=times)
+        add_cache_file(self._cache, f"{key}.withdrawal", withdrawal.model_dump_json().encode())
+
+    def _read_record(self, name: str, kind: type[Record]) -> Record | None:
+        """Return a record of the cache; None if there is none or it is damaged."""
+        path = self._cache.find_intact(name) if self._cache is not None else None
+        try:
+            return None if path is None else kind.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            return None
 
     def store_result(self, key: str, result: CompileResult, graph: Path) -> None:
         """Add a result and its graph, if they fit."""

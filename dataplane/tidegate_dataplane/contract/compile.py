@@ -11,7 +11,7 @@ class CompilePhase(StrEnum):
     """How far the graph of a version is."""
 
     WAITING = "Waiting"
-    """The compiler has not begun: the version is not served yet, or the compiler starts."""
+    """The compiler has not begun: the version is not served yet, the compiler starts, or it waits for requests of clients."""
     COMPILING = "Compiling"
     UNCHANGED = "Unchanged"
     """No pass applies or pays: the version is served as published."""

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from tidegate_dataplane.batching.arrays import Array, pad_rows
+
 BucketShape = tuple[tuple[str, tuple[int, ...]], ...]
 """Name and whole shape of each input, in the model's order."""
 
@@ -132,10 +131,7 @@ def cut_rows(outputs: Sequence[Array], rows: int, padded_rows: int) -> list[Arra
 def _pad_array(array: Array, targets: tuple[int, ...]) -> Array:
     if array.shape == targets:
         return array
-    if array.shape[1:] != targets[1:]:
-        inner = np.full((len(array), *targets[1:]), "" if array.dtype == object else 0, dtype=array.dtype)
-        inner[tuple(slice(size) for size in array.shape)] = array
-        array = inner
+    array = pad_rows(array, targets[1:])
     missing = targets[0] - len(array)
     return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing else array
 

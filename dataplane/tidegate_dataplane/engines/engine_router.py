@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tidegate_dataplane.batching.arrays import Answer, Inputs, OutputScales
+from tidegate_dataplane.batching.arrays import Answer, Array, Inputs, OutputScales
 from tidegate_dataplane.batching.join_check import JoinCheck
 from tidegate_dataplane.engines.bucket_shapes import (
     LENGTH,
     MAX_GROWTH,
     MAX_MISSED,
-    Array,
     BucketShape,
     BucketSizes,
     MissedShapes,

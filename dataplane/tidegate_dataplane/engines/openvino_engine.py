@@ -5,7 +5,7 @@ from typing import Any
 
 import openvino  # type: ignore[import-not-found,import-untyped,unused-ignore]  # publishes no types
 
-from tidegate_dataplane.engines.bucket_shapes import Array
+from tidegate_dataplane.batching.arrays import Array
 
 _PRECISIONS = {"FP32": "f32", "BF16": "bf16"}
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnxruntime as ort  # type: ignore[import-untyped]  # publishes no types
 
-from tidegate_dataplane.engines.bucket_shapes import Array
+from tidegate_dataplane.batching.arrays import Array
 
 
 class UnfitRequestError(Exception):

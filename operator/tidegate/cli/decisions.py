@@ -92,6 +92,8 @@ def explain(
 ) -> None:
     """Show what an Inference or a ComputePool has, which decision gave it that and why, and which conditions are unhealthy.
 
+    For an Inference with spec.compile: what became of its graph, and what runs the shapes that come often.
+
     For a ModelAccess: how far its newest spec has come, from the API server to the gateways, and the first stage that is behind.
     """
     from tidegate.cli.object_names import join_kind

@@ -17,6 +17,7 @@ from tidegate.resources.names import (
     SPARE_LABEL,
     TEMPLATE_ANNOTATION,
 )
+from tidegate.resources.pod import COMPILER_CONTAINER
 from tidegate.resources.shared_spare import SpareModel, parse_served_models
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -26,6 +27,8 @@ SERVER_CONTAINER = "triton"
 _JOB_LABEL = "batch.kubernetes.io/job-name"
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _TOLD_TO_END = 143
+_CONTAINERS_NOT_READY = "ContainersNotReady"
+"""Kubernetes' reason of the condition Ready for a pod that lacks nothing else."""
 _KILLED_FOR_MEMORY = "OOMKilled"
 _KEEPS_ENDING = 2
 """One restart may be an accident."""
@@ -119,9 +122,19 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
 
 
 def is_ready(body: Mapping[str, Any]) -> bool:
-    """Return whether a pod takes traffic."""
-    conditions = (body.get("status") or {}).get("conditions") or ()
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    """Return whether a pod takes traffic: it is ready, or would be if its compiler of graphs ran, which serves nothing."""
+    status = body.get("status") or {}
+    conditions = status.get("conditions") or ()
+    if any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
+        return True
+    is_answering = any(
+        condition["type"] == "Ready"
+        and condition["status"] == "False"
+        and condition.get("reason") == _CONTAINERS_NOT_READY
+        for condition in conditions
+    )
+    unready = {container["name"] for container in _list_containers(status) if not container.get("ready")}
+    return is_answering and unready == {COMPILER_CONTAINER}
 
 
 def find_ready_time(body: Mapping[str, Any]) -> datetime | None:
@@ -146,16 +159,15 @@ def _parse_addresses(status: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _find_problem(body: Mapping[str, Any]) -> PodProblem | None:
-    status = body.get("status") or {}
-    containers: Sequence[Mapping[str, Any]] = (
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    )
     problems = (
         _find_container_problem(container, _find_memory_limit(body, container["name"]))
-        for container in containers
+        for container in _list_containers(body.get("status") or {})
     )
     return next((problem for problem in problems if problem), None)
+
+
+def _list_containers(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 
 def _find_container_problem(container: Mapping[str, Any], memory_limit: str) -> PodProblem | None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from tidegate.api.allocation_decision import AllocationDecision, DecidedMove
+from tidegate.api.compilation import CompiledGraph
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUsage
 from tidegate.api.conditions import ConditionType, format_timestamp
@@ -16,6 +17,7 @@ from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.planning.pools.overrides import select_in_force
+from tidegate.reports.compiled_graph import describe_graph
 from tidegate.reports.decision import DecisionReport, OutcomeState
 from tidegate.reports.report import Report, format_name
 from tidegate.reports.shared import (
@@ -63,7 +65,7 @@ class ReplicaReport(ApiModel):
 
 
 class InferenceReport(Report):
-    """Why an Inference has its number of replicas."""
+    """Why an Inference has its number of replicas, and what runs its requests there."""
 
     kind: Literal["Inference"] = "Inference"
     inference: str
@@ -88,12 +90,14 @@ class InferenceReport(Report):
     """The overrides of the Inference that are in force."""
     shared_spares: tuple[str, ...]
     """The spares that serve for replicas that are gone, with what they have, or why there is none; empty unless nodeLoss is Shared."""
+    graph: CompiledGraph | None
+    """What the compiler made of the version's graph; absent without spec.compile, and before it has ended."""
     conditions: tuple[ConditionReport, ...]
     outdated: bool
     """Whether the status is about an older spec."""
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
-        """Yield the report; `wide` adds healthy conditions."""
+        """Yield the report; `wide` adds healthy conditions, and graph passes that were left out."""
         location = f"ComputePool {self.pool}" if self.pool else "no ComputePool"
         if self.pool_summary is not None:
             location = f"ComputePools {self.pool_summary} (ready/planned)"
@@ -111,6 +115,9 @@ class InferenceReport(Report):
             yield _format_line("override", override.message)
         for hold in self.held_by:
             yield _format_line("held", hold.message)
+        if self.graph is not None:
+            for label, text in describe_graph(self.graph, wide=wide):
+                yield _format_line(label, text)
         yield from _condition_lines(self.conditions, wide=wide, outdated=self.outdated)
 
     def object_names(self) -> Iterator[str]:
@@ -238,6 +245,7 @@ def explain_inference(inference: Inference, inputs: ExplanationInputs) -> Infere
         else (),
         overrides=tuple(OverrideReport.from_override(override) for override in overrides),
         shared_spares=describe_cover(inference, inputs.pool),
+        graph=status.graph,
         conditions=report_conditions(status.conditions),
         outdated=status.observed_generation < inference.metadata.generation,
     )

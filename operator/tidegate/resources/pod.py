@@ -19,6 +19,8 @@ AGENT_MEMORY: Final = "128Mi"
 INGESTER_CPU: Final = "100m"
 INGESTER_MEMORY: Final = "128Mi"
 """The requests of the ingester of events."""
+COMPILER_CONTAINER: Final = "compiler"
+"""The container that compiles graphs, without which a pod serves."""
 DESIRED_FILE: Final = "desired.json"
 CLIENT_CA_FILE: Final = "client-ca.crt"
 
@@ -392,14 +394,14 @@ def _build_compiler(pod: ServingPod, settings: ServingSettings) -> dict[str, obj
         {"name": "compile", "mountPath": _COMPILE_FOLDER},
         {"name": "compiler-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
     ]
-    memory = {"resourceFieldRef": {"containerName": "compiler", "resource": "limits.memory"}}
+    memory = {"resourceFieldRef": {"containerName": COMPILER_CONTAINER, "resource": "limits.memory"}}
     env: list[dict[str, object]] = [{"name": "TIDEGATE_COMPILER_MEMORY_BYTES", "valueFrom": memory}]
     if pod.cache_folder:
         mounts.append({"name": "node-cache", "mountPath": _NODE_CACHE, "subPath": pod.cache_folder})
         env.append({"name": "TIDEGATE_COMPILER_NODE_CACHE_DIR", "value": _NODE_CACHE})
         env.append({"name": "TIDEGATE_COMPILER_NODE_CACHE_BYTES", "value": str(settings.node_cache_bytes)})
     return {
-        "name": "compiler",
+        "name": COMPILER_CONTAINER,
         "image": settings.dataplane_image,
         "imagePullPolicy": settings.image_pull_policy,
         "command": ["python3", "-m", "tidegate_dataplane.compiler"],

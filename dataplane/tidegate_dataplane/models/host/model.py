@@ -10,11 +10,8 @@ import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
 import math
 import os
-import resource
 import sys
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +26,6 @@ WARM_UP_PARAMETER = "tidegate_warmup_requests"
 CHECKED_JOINS_PARAMETER = "tidegate_checked_joins"
 SHARED_INPUTS_PARAMETER = "tidegate_shared_inputs"
 MAX_ROWS_PARAMETER = "tidegate_max_rows"
-CGROUP = Path("/sys/fs/cgroup")
-MEMORY_FILES = (("memory/", "limit_in_bytes", "usage_in_bytes"), ("", "max", "current"))
-MEMORY_RESERVE_BYTES = 16 << 20
-EXPORT_INTERVAL_S = 1.0
-# Texts of ONNX Runtime's errors when an allocation fails.
-OUT_OF_MEMORY_TEXTS = ("bad_alloc", "Failed to allocate memory")
 
 
 class TritonPythonModel:
@@ -49,6 +40,7 @@ class TritonPythonModel:
             )
         _import_package(args)
         from tidegate_dataplane.runner_interface import ENGINE_PARAMETER, count_instances
+        from tidegate_dataplane.sampling.memory import VersionTooLargeError, limit_memory
 
         config = json.loads(args["model_config"])
         instances = count_instances(config)
@@ -64,18 +56,21 @@ class TritonPythonModel:
         # Spinning threads would burn the pod's CPU share between requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = Path(args["model_repository"]) / args["model_version"] / "served.onnx"
-        with _limit_memory(instances, has_engines=bool(_read_parameter(config, ENGINE_PARAMETER))):
-            self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            self._types = {model_input.name: model_input.type for model_input in self._session.get_inputs()}
-            self._run_zeros_once(config)
-            self._warm_up(config)
+        try:
+            with limit_memory(instances, has_engines=bool(_read_parameter(config, ENGINE_PARAMETER))):
+                self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+                self._types = {value.name: value.type for value in self._session.get_inputs()}
+                self._run_zeros_once(config)
+                self._warm_up(config)
+        except VersionTooLargeError as error:
+            raise pb_utils.TritonModelException(str(error)) from None
         self._shared = self._make_shared_inputs(config)
         self._engines = self._start_engines(args, config, instances)
         self._joiner = self._make_joiner(config)
         self._watchdog, self._sampler = _start_watching(args, self._joiner.find_limit() or "")
         self._keeper = _make_keeper(args)
         self._memory = _export_memory(args["model_name"], args["model_version"], instances)
-        self._metrics = _RequestMetrics(self._read_counters, args["model_name"], args["model_version"])
+        self._counters = self._start_counting(args["model_name"], args["model_version"])
 
     def finalize(self) -> None:
         """Stop the watchdog, and send the remaining samples."""
@@ -84,7 +79,7 @@ class TritonPythonModel:
             self._engines.stop_loading()
         if self._keeper is not None:
             self._keeper.finish_writing()
-        self._metrics.export_now()
+        self._counters.stop_exporting()
         self._sampler.finish_sending()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -102,7 +97,7 @@ class TritonPythonModel:
             for arrays, answer in zip(inputs, answers, strict=True):
                 if not _is_refused(answer):
                     self._keeper.offer_request(arrays)
-        self._metrics.export_if_due()
+        self._counters.export_soon()
         self._sampler.report_join_limit(self._joiner.find_limit() or "")
         if self._sampler.is_active:
             for request, arrays, answer in zip(requests, inputs, answers, strict=True):
@@ -125,6 +120,7 @@ class TritonPythonModel:
         """Return what sends requests to compiled engines; None if none are ordered."""
         from tidegate_dataplane.engines.engine_loader import RunnerFacts, start_engines
         from tidegate_dataplane.runner_interface import ENGINE_PARAMETER
+        from tidegate_dataplane.sampling.memory import read_free_memory, read_private_bytes
 
         # Of a model without rows, the first dimension is one like others and not padded.
         free_dims = {
@@ -138,9 +134,9 @@ class TritonPythonModel:
             name=args.get("model_instance_name", "0"),
             outputs=self._outputs,
             threads=_count_threads(config, instances),
-            free_bytes=lambda: (_read_free_memory() or (None, None))[0],
+            free_bytes=lambda: (read_free_memory() or (None, None))[0],
             instances=instances,
-            version_bytes=_read_private_bytes() * instances,
+            version_bytes=read_private_bytes() * instances,
         )
         folder = Path(args["model_repository"]) / args["model_version"]
         parameter = _read_parameter(config, ENGINE_PARAMETER)
@@ -172,11 +168,23 @@ class TritonPythonModel:
             self._shared.count_answer(request)
         return answer
 
-    def _read_counters(self) -> dict[tuple[str, str], int]:
+    def _start_counting(self, model: str, version: str) -> Any:
+        """Return the counters of what became of this version's requests."""
         from tidegate_dataplane.engines.engine_loader import NO_COUNTS
+        from tidegate_dataplane.runner_interface import HELP_TEXTS, PREFIX
+        from tidegate_dataplane.sampling.server_counters import ServerCounters
 
-        engines = NO_COUNTS if self._engines is None else self._engines.read_counters()
-        return {**self._joiner.read_counters(), **self._shared.read_counters(), **engines}
+        def read_totals() -> Iterator[tuple[str, dict[str, str], int]]:
+            engines = NO_COUNTS if self._engines is None else self._engines.read_counters()
+            counts = {**self._joiner.read_counters(), **self._shared.read_counters(), **engines}
+            for (name, way), count in counts.items():
+                yield PREFIX + name, {"version": version, **({"way": way} if way else {})}, count
+
+        families = {PREFIX + name: text for name, text in HELP_TEXTS.items()}
+        counters = ServerCounters(pb_utils.MetricFamily, model, families, read_totals)
+        # All of them from zero on, so that the first increase is seen.
+        counters.export_soon()
+        return counters
 
     def _offer_sample(self, request_id: str, inputs: dict[str, Array], answer: list[Array]) -> None:
         try:
@@ -219,11 +227,13 @@ class TritonPythonModel:
         return {name: [rows, *(shape if self._batched else shape[1:])] for name, shape in shapes.items()}
 
     def _run_zeros(self, shapes: dict[str, list[int]]) -> list[Array] | Exception:
+        from tidegate_dataplane.sampling.memory import is_out_of_memory
+
         types = self._types
         answer = self._run_session(
             {name: _make_zeros(types[name], shape) for name, shape in shapes.items() if name in types}
         )
-        if isinstance(answer, Exception) and _is_out_of_memory(answer):
+        if isinstance(answer, Exception) and is_out_of_memory(answer):
             raise answer
         return answer
 
@@ -265,48 +275,6 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(tensors)
 
 
-class _RequestMetrics:
-    """Exports what became of the requests of this version, at most once a second: each number is a message to the server."""
-
-    def __init__(
-        self, read_counters: Callable[[], dict[tuple[str, str], int]], model: str, version: str
-    ) -> None:
-        from tidegate_dataplane.runner_interface import HELP_TEXTS, PREFIX
-
-        self._read_counters, self._exported_s = read_counters, 0.0
-        self._exported: dict[tuple[str, str], int] = {}
-        self._families: dict[str, Any] = {}
-        self._metrics: dict[tuple[str, str], Any] = {}
-        with suppress(Exception):  # a server without metrics still serves
-            self._families = {
-                name: pb_utils.MetricFamily(
-                    name=PREFIX + name, description=text, kind=pb_utils.MetricFamily.COUNTER
-                )
-                for name, text in HELP_TEXTS.items()
-            }
-            # All of them from zero on, so that the first increase is seen.
-            for name, way in read_counters():
-                labels = {"model": model, "version": version, **({"way": way} if way else {})}
-                self._metrics[name, way] = self._families[name].Metric(labels=labels)
-
-    def export_if_due(self) -> None:
-        """Export the counts, unless that was done within the last second."""
-        now = time.monotonic()
-        if now - self._exported_s >= EXPORT_INTERVAL_S:
-            self._exported_s = now
-            self.export_now()
-
-    def export_now(self) -> None:
-        """Export the counts."""
-        counts = self._read_counters()
-        for key, metric in self._metrics.items():
-            increase = counts[key] - self._exported.get(key, 0)
-            if increase:
-                with suppress(Exception):
-                    metric.increment(increase)
-                    self._exported[key] = counts[key]
-
-
 def _import_package(args: dict[str, str]) -> None:
     """Make the package in this version's folder importable."""
     sys.path.insert(0, str(Path(args["model_repository"]) / args["model_version"]))
@@ -341,74 +309,13 @@ def _make_keeper(args: dict[str, str]) -> Any:
     return None if folder is None else RequestKeeper(folder, args.get("model_instance_name", "0"))
 
 
-@contextmanager
-def _limit_memory(instances: int, *, has_engines: bool) -> Generator[None]:
-    """Make allocations fail before the container reaches its memory limit.
-
-    At the limit, the kernel would kill Triton, together with the version that serves. The server starts all processes of a
-    version at once, so each may take its share of what is free.
-    """
-    free_bytes, limit_bytes = _read_free_memory() or (None, None)
-    if free_bytes is None or limit_bytes is None:
-        yield
-        return
-    previous_limits = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(
-        resource.RLIMIT_DATA,
-        (_read_data_bytes() + max(free_bytes - MEMORY_RESERVE_BYTES, 0) // instances, previous_limits[1]),
-    )
-    try:
-        yield
-    except Exception as error:
-        if not _is_out_of_memory(error):
-            raise
-        processes = f"with {instances} processes " if instances > 1 else ""
-        engines = ", or remove spec.compile.engine" if has_engines else ""
-        raise pb_utils.TritonModelException(
-            f"out of memory: {processes}the version needs more than the {free_bytes >> 20} MiB that the other versions leave of the "
-            f"limit of {limit_bytes >> 20} MiB; raise spec.resources.memory, or keep fewer with spec.rollout.keepVersions{engines}"
-        ) from None
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, previous_limits)
-
-
-def _read_free_memory() -> tuple[int, int] | None:
-    """Return the free bytes of the container and its memory limit; None if it has no limit."""
-    for folder, limit, usage in MEMORY_FILES:
-        try:
-            limit_bytes, used_bytes = (
-                int((CGROUP / f"{folder}memory.{name}").read_text()) for name in (limit, usage)
-            )
-            lines = (CGROUP / f"{folder}memory.stat").read_text().splitlines()
-        except (OSError, ValueError):
-            continue  # the other version of cgroups, or the word `max`
-        stat = dict(line.split() for line in lines)
-        # The kernel frees file pages before it kills a process.
-        files = int(stat.get("active_file", 0)) + int(stat.get("inactive_file", 0))
-        return (limit_bytes - used_bytes + files, limit_bytes) if limit_bytes < 1 << 60 else None
-    return None
-
-
-def _read_data_bytes() -> int:
-    """Return the bytes that count against this process's data limit."""
-    return _read_status("VmData:")
-
-
-def _read_private_bytes() -> int:
-    """Return the bytes of memory that this process shares with no other."""
-    return _read_status("RssAnon:")
-
-
-def _read_status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
-
-
 def _export_memory(model: str, version: str, instances: int) -> Any:
     """Export the memory of this version's processes as a metric of the server, which the agent reads.
 
     Only private memory counts: files and libraries are shared with the other versions. All processes export the same number.
     """
+    from tidegate_dataplane.sampling.memory import read_private_bytes
+
     try:
         family = pb_utils.MetricFamily(
             name="tidegate_model_memory_bytes",
@@ -416,14 +323,10 @@ def _export_memory(model: str, version: str, instances: int) -> Any:
             kind=pb_utils.MetricFamily.GAUGE,
         )
         metric = family.Metric(labels={"model": model, "version": version})
-        metric.set(_read_private_bytes() * instances)
+        metric.set(read_private_bytes() * instances)
     except Exception:  # noqa: BLE001 - a server without metrics still serves
         return None
     return family, metric
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY_TEXTS)
 
 
 def _read_parameter(config: dict[str, Any], name: str) -> str:

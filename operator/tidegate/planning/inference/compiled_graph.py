@@ -2,21 +2,23 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from tidegate.api.compilation import CompiledGraph, EngineBucket, GraphPassStatus, GraphSpeedup
+from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
+from tidegate.planning.inference.reported_problems import find_observed_condition
 from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.inference.swap_failures import ObservedReplica
 from tidegate_dataplane.contract import CompilePhase, CompileReport, EngineReport
 
 COMPILE_REQUEUE: Final = timedelta(seconds=5)
 """Nothing wakes the reconciler when a compilation ends."""
-COMPARISON_REQUEUE: Final = timedelta(minutes=1)
+MIN_COMPARISON_REQUEUE: Final = timedelta(minutes=1)
+MAX_COMPARISON_REQUEUE: Final = timedelta(hours=1)
 """Nor when a compiled graph is withdrawn, which was compared on requests."""
-
 
 _SETTLED: Final = frozenset({CompilePhase.COMPILED, CompilePhase.UNCHANGED, CompilePhase.FAILED})
 _MAX_REASON_CHARS: Final = 512
@@ -98,6 +100,25 @@ def is_compiling(inference: Inference, replicas: Sequence[ObservedReplica]) -> b
         return False
     reports = _list_reports(inference, replicas)
     return len(reports) < len(replicas) or any(report.phase not in _SETTLED for report in reports)
+
+
+def find_comparison_pause(
+    inference: Inference, replicas: Sequence[ObservedReplica], now: datetime
+) -> timedelta | None:
+    """Return when to ask the agents for the next comparison of a compiled graph; None if none is served.
+
+    A compiler waits twice as long after each comparison, so the next one comes when the graph is twice as old, and an hour later
+    at most.
+    """
+    if not inference.spec.has_graph_passes:
+        return None
+    if all(report.phase is not CompilePhase.COMPILED for report in _list_reports(inference, replicas)):
+        return None
+    condition = find_observed_condition(ConditionType.COMPILED, inference.status.conditions)
+    age = timedelta()
+    if condition is not None and condition.status is ConditionStatus.TRUE:
+        age = now - condition.last_transition_time
+    return min(max(age, MIN_COMPARISON_REQUEUE), MAX_COMPARISON_REQUEUE)
 
 
 def _list_reports(inference: Inference, replicas: Sequence[ObservedReplica]) -> list[CompileReport]:

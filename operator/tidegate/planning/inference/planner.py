@@ -1,7 +1,7 @@
 """Plan an Inference: compute its objects, the orders for its agents, and its status from an observation."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from pydantic import ValidationError
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tidegate.api.inference import DynamicBatchingMode, Inference, InferenceStatus
 from tidegate.api.quantities import parse_quantity
 from tidegate.planning.batch.planner import plan_batch
-from tidegate.planning.inference.compiled_graph import COMPARISON_REQUEUE, COMPILE_REQUEUE, is_compiling
+from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE, find_comparison_pause, is_compiling
 from tidegate.planning.inference.deployments import delete_stale, find_start_text
 from tidegate.planning.inference.observed import InferenceObserved
 from tidegate.planning.inference.pool_deployments import (
@@ -155,7 +155,9 @@ def _read_failure(inference: Inference) -> RecordedFailure | None:
     return RecordedFailure(version_failure, failure.time, failure.attempts)
 
 
-def _get_poll_interval(inference: Inference, replicas: Sequence[ObservedReplica]) -> timedelta | None:
+def _get_poll_interval(
+    inference: Inference, replicas: Sequence[ObservedReplica], now: datetime
+) -> timedelta | None:
     """Return when to poll settled agents for changes that wake no reconcile."""
     if is_compiling(inference, replicas):
         return COMPILE_REQUEUE
@@ -163,7 +165,7 @@ def _get_poll_interval(inference: Inference, replicas: Sequence[ObservedReplica]
     adapts = inference.spec.batching.mode is DynamicBatchingMode.ADAPTIVE
     if consumes or adapts or inference.spec.has_engine or inference.spec.logging is not None:
         return SIDE_REQUEUE
-    return COMPARISON_REQUEUE if inference.spec.has_graph_passes else None
+    return find_comparison_pause(inference, replicas, now)
 
 
 def _limit_requeue(requeue_after: timedelta | None, observed: InferenceObserved) -> timedelta | None:
@@ -185,7 +187,7 @@ def _compute_requeue(
     if judge_runners(replicas) is not None:
         return RUNNER_REQUEUE
     if swap.done or not replicas:
-        return _get_poll_interval(observed.inference, replicas)
+        return _get_poll_interval(observed.inference, replicas, observed.now)
     if swap.failure is not None and not swap.orders and not swap.retrying:
         return _FAILURE_REQUEUE
     working = any(replica.report is not None and not serves_target(replica, target) for replica in replicas)
