@@ -137,6 +137,7 @@ def test_a_compilation_that_gives_way_to_another_version_is_no_attempt(pod: Mode
         wait_for_compile(pod, 1, CompilePhase.COMPILED)
 
 
+@pytest.mark.slow("unit/test_shared_graphs.py: what a second pod takes and what not; here it compiles twice")
 def test_a_second_pod_of_the_node_takes_the_graph_that_the_first_compiled_and_no_damaged_one(
     pod: ModelPod, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_second_pod_of_the_node_takes_the_graph_that_the_first_compiled_and_no
     assert not as_another_pod().cached
 
 
+@pytest.mark.slow("unit/test_graph_switcher.py: a refused graph goes back to the published one")
 def test_a_graph_that_the_server_refuses_is_given_up_and_the_published_one_goes_on_serving(
     pod: ModelPod,
 ) -> None:
