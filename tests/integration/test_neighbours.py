@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import neighbours
@@ -11,19 +10,16 @@ import pytest
 from harness.lying_proxy import Lie
 
 from builders.scenario import require_scenario
-from stages.examples import ALL_TESTS_VARIABLE
+from stages.examples import examples
 
 pytestmark = pytest.mark.integration
-
-WRITES_PER_S = "15" if os.environ.get(ALL_TESTS_VARIABLE) == "1" else "3"
-"""Each object that the tenant writes costs the API server and four of our processes time; every kind and every lie comes at three too."""
 
 
 @pytest.mark.no_rerun("a neighbour is noticed")
 def test_a_hostile_neighbour_and_a_proxy_that_lies_trouble_nobody_else(tmp_path: Path) -> None:
     output, files = tmp_path / "found.json", tmp_path / "files"
     files.mkdir()
-    pace = ("--minutes", "2", "--writes-per-s", WRITES_PER_S)
+    pace = ("--minutes", "2", "--writes-per-s", str(examples(15)))
     code = neighbours.main([*pace, "--output", str(output), "--files", str(files)])
     found = json.loads(output.read_text())
     assert found["violations"] == []
