@@ -1,16 +1,17 @@
-"""What commands ask an API server for, as separate processes."""
+"""What commands ask an API server for."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from typer.testing import CliRunner
 
 from builders.loopback import kubeconfig_of, on_loopback
 from tidegate.cli.options import ExitStatus
+from tidegate.main import app
 
 INFERENCES = "/apis/tidegate.io/v1alpha1/namespaces/{}/inferences/ctr"
 
@@ -36,14 +37,9 @@ async def run_command(
     application.router.add_route("*", "/{path:.*}", answer)
     async with on_loopback(application) as address:
         kubeconfig = kubeconfig_of(folder, address)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tidegate", *arguments, "--kubeconfig", str(kubeconfig)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, complaints = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, complaints.decode(), paths
+        command = [*arguments, "--kubeconfig", str(kubeconfig)]
+        result = await asyncio.to_thread(CliRunner().invoke, app, command)
+    return result.exit_code, result.stderr, paths
 
 
 @pytest.mark.parametrize(

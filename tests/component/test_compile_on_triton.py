@@ -151,6 +151,7 @@ def test_a_compilation_that_gives_way_to_another_version_is_no_attempt(pod: Mode
         wait_for_compile(pod, 1, CompilePhase.COMPILED)
 
 
+@pytest.mark.slow("unit/test_shared_graphs.py: what a second pod takes and what not; here it compiles twice")
 def test_a_second_pod_of_the_node_takes_the_graph_that_the_first_compiled_and_no_damaged_one(
     pod: ModelPod, tmp_path: Path
 ) -> None:
@@ -198,8 +199,17 @@ def make_hungry(published: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("make_graph", "text"),
-    [(lambda _: b"no graph", "Protobuf parsing failed"), (make_hungry, "Failed to allocate memory")],
-    ids=["damaged", "more memory than there is"],
+    [
+        pytest.param(
+            lambda _: b"no graph",
+            "Protobuf parsing failed",
+            id="damaged",
+            marks=pytest.mark.slow(
+                "unit/test_graph_switcher.py: a refused graph goes back to the published one"
+            ),
+        ),
+        pytest.param(make_hungry, "Failed to allocate memory", id="more memory than there is"),
+    ],
 )
 def test_a_graph_that_the_server_refuses_is_given_up_and_the_published_one_goes_on_serving(
     pod: ModelPod, make_graph: Callable[[bytes], bytes], text: str

@@ -125,6 +125,9 @@ def test_a_shape_that_comes_often_gets_an_engine_and_every_other_is_answered_at_
     wait_until(has_counted, what="the misses are counted")
 
 
+@pytest.mark.slow(
+    "unit/test_compile_engine.py: a second pod of the node compiles nothing; here four compilers run"
+)
 def test_engines_survive_a_restart_of_the_compiler_and_serve_another_pod_of_the_node(
     pod: ModelPod, client: ScoringClient, tmp_path: Path
 ) -> None:
@@ -155,6 +158,9 @@ def test_engines_survive_a_restart_of_the_compiler_and_serve_another_pod_of_the_
         wait_for_hits(pod, client, session, 4, 20)
 
 
+@pytest.mark.slow(
+    "unit/test_engine_router.py: listed sizes are the buckets; the test above asks a real engine"
+)
 def test_listed_lengths_are_padded_where_the_model_has_a_mask(pod: ModelPod, client: ScoringClient) -> None:
     order = ORDER.model_copy(update={"rows": (8,), "lengths": (32,)})
     session = Session(serve_history(pod, order))

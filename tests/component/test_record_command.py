@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,10 +14,12 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from typer.testing import CliRunner
 
 from builders.compute_pool import compute_pool_body
 from builders.inference import inference_body
 from builders.loopback import kubeconfig_of, on_loopback
+from tidegate.main import app
 from tidegate.telemetry.recording_rules import SIGNAL_DEMAND
 
 BEGIN = datetime(2026, 11, 26, tzinfo=UTC)
@@ -140,14 +141,8 @@ def _answer_list(items: list[dict[str, Any]]) -> web.Response:
 
 
 async def run_command(*arguments: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tidegate", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    answer, complaints = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, answer.decode(), complaints.decode()
+    result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+    return result.exit_code, result.stdout, result.stderr
 
 
 async def record(cluster: Cluster, folder: Path, *arguments: str) -> tuple[int, str, str]:

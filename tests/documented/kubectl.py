@@ -22,8 +22,9 @@ _OF_RESOURCES = frozenset(
 _CONDITION = re.compile(r'\.conditions\[\?\(@\.type=="(\w+)"\)\]')
 _FIELD = re.compile(r"\{((?:\.\w+)+)")
 KINDS: Mapping[str, Any] = {
-    name: build_structural_schema(definition.resource)
+    name: schema
     for definition in KIND_DEFINITIONS
+    for schema in (build_structural_schema(definition.resource),)
     for name in (definition.resource.PLURAL, definition.resource.KIND.lower(), definition.short_name)
 }
 """The schemas of our kinds, by each name that kubectl takes."""

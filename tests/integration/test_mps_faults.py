@@ -51,6 +51,9 @@ def test_lost_daemon_is_restarted_and_pods_of_the_pool_stay(
 
 
 @pytest.mark.produces(Reason.GPU_FAULT, Reason.ALLOCATABLE_GONE)
+@pytest.mark.slow(
+    "each step is checked in unit/test_sharing_health.py; a restart and a quarantine are always carried out"
+)
 def test_faults_are_reported_and_pods_of_the_pool_stay(fleet: GpuFleet) -> None:
     node = run_pods(fleet, 2)
     pods = {uid for node in fleet.nodes.values() for uid in node.pids}
@@ -69,6 +72,9 @@ def test_faults_are_reported_and_pods_of_the_pool_stay(fleet: GpuFleet) -> None:
 
 
 @pytest.mark.produces(Reason.CLIENT_STUCK)
+@pytest.mark.slow(
+    "each step is checked in unit/test_sharing_health.py; a restart and a quarantine are always carried out"
+)
 def test_process_that_outlives_its_pod_is_reported(fleet: GpuFleet) -> None:
     node = run_pods(fleet, 1)
     ((uid, pid),) = node.pids.items()
