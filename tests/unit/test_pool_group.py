@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -297,7 +296,7 @@ def any_pools(draw: st.DrawFn) -> Pools:
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(any_pools(), st.booleans())
-def test_pools_that_look_in_turn_serve_what_the_best_division_serves(pools: Pools, backwards: bool) -> None:  # noqa: FBT001
+def test_pools_that_look_in_turn_serve_what_the_best_division_serves(pools: Pools, backwards: bool) -> None:
     order = sorted(pools.slices, reverse=backwards)
     for _ in range(5):
         pools.look(*order)
