@@ -161,7 +161,7 @@ class PooledDay:
     def __init__(self, models: Sequence[PooledModel], slices: int, way: Way, *, loads: bool) -> None:
         self._models = {model.key: model if loads else replace(model, load_s=0.0) for model in models}
         self._state = PoolState(slices)
-        self._prices = dict.fromkeys(POOLS, 0.0)
+        self._prices: dict[str, float] = dict.fromkeys(POOLS, 0.0)
         self._way = way
         self._groups = (POOLS,) if way is Way.JOINT else tuple((name,) for name in POOLS)
         self._solver = Solver(time.monotonic)

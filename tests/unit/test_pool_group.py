@@ -82,7 +82,7 @@ class Pools:
 
     def observe(self, pool: str) -> AllocationObserved:
         members = tuple(self._member(model, pool) for model in self.models if pool in model.pools)
-        demands = {model.name: model.demand for model in self.models}
+        demands: dict[str, Any] = {model.name: model.demand for model in self.models}
         body = a_compute_pool(pool, policy={"dwell": "0s", **self.policy})
         return AllocationObserved(
             body, NOW, nodes(self.slices[pool]), members, signals=signals(**demands), overrides=self.overrides

@@ -38,20 +38,22 @@ class PoolGroups:
     )
 
     async def divide_pool(
-        self, observed: AllocationObserved, others: Sequence[AllocationObserved]
+        self, observed: AllocationObserved, neighbours: Sequence[AllocationObserved]
     ) -> DividedPool:
         """Solve a pool with the others of its group, and return it with their part.
 
         A pool that has not been decided since this process leads is left out, as its demand has not been read. If the solver
         gives only a greedy answer, no replica moves between pools for it.
         """
-        known = [self._update_other(observed, other) for other in others if other.pool.key in self._decided]
-        group = build_group(observed, known) if known else None
+        solved_pools = [
+            self._update_other(observed, other) for other in neighbours if other.pool.key in self._decided
+        ]
+        group = build_group(observed, solved_pools) if solved_pools else None
         if group is None:
             return DividedPool(observed)
         assignment = await self.solver.solve(group.snapshot)
         if assignment.method is SolveMethod.GREEDY:
-            names = ", ".join(other.name for other in known)
+            names = ", ".join(other.name for other in solved_pools)
             return DividedPool(observed, f"not solved together with {names}: {assignment.note}")
         return DividedPool(divide_members(observed, group, assignment))
 

@@ -123,11 +123,11 @@ class PoolSolver:
         self,
         observed: AllocationObserved,
         trigger: DecisionTrigger,
-        others: Sequence[AllocationObserved] = (),
+        neighbours: Sequence[AllocationObserved] = (),
     ) -> tuple[PoolSolve, Manifest | None]:
         """Solve a pool; return the result, and the decision to write if it differs from the standing one.
 
-        `others` are the pools of its group, as the caches have them.
+        `neighbours` are the pools of its group, as the caches have them.
         """
         key, signals = observed.pool.key, observed.signals
         last = self._last_solves.get(key)
@@ -149,7 +149,7 @@ class PoolSolver:
         self.metrics.show_offers(observed.name, {name: rates.offered for name, rates in values.items()})
         self.metrics.show_values(observed.name, {name: rates.by_outcome for name, rates in values.items()})
         started_s = self.clock.monotonic()
-        divided = await self._groups.divide_pool(observed, others)
+        divided = await self._groups.divide_pool(observed, neighbours)
         observed = divided.observed
         view = build_allocation_view(observed)
         self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot, values))

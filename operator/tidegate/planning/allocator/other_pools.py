@@ -72,9 +72,9 @@ def limit_growth(
         waiting += max(growth - room, 0)
         room = max(room - growth, 0)
     for pool, count in divided.items():
-        kept = min(max(current[pool] - count, 0), waiting)
-        limited[pool] += kept
-        waiting -= kept
+        restored = min(max(current[pool] - count, 0), waiting)
+        limited[pool] += restored
+        waiting -= restored
     return limited
 
 

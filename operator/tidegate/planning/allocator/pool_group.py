@@ -49,12 +49,12 @@ def list_neighbours(observed: AllocationObserved) -> tuple[str, ...]:
     return tuple(sorted({other.name for member in observed.members for other in member.other_pools}))
 
 
-def build_group(observed: AllocationObserved, others: Sequence[AllocationObserved]) -> PoolGroup | None:
+def build_group(observed: AllocationObserved, neighbours: Sequence[AllocationObserved]) -> PoolGroup | None:
     """Return the group of a pool; None if none of its Inferences can be divided among it and others.
 
     An Inference that cannot be divided now is an Inference of its own in each pool, as in the decision about that pool alone.
     """
-    pools = sorted((observed, *others), key=lambda item: item.name)
+    pools = sorted((observed, *neighbours), key=lambda item: item.name)
     shared = _find_shared(pools)
     if not any(observed.name in places for places in shared.values()):
         return None
@@ -92,22 +92,20 @@ def divide_members(
             current = {item.pool: item.replicas.current for item in model.placements}
             divided = {pool: counts[model.key, pool] for pool in current}
             limited = limit_growth(current, divided, model.bounds.ceiling)
-            others = follow_division(
-                member.other_pools, {pool: count for pool, count in limited.items() if pool != observed.name}
-            )
-            member = replace(member, other_pools=others)
+            elsewhere = {pool: count for pool, count in limited.items() if pool != observed.name}
+            member = replace(member, other_pools=follow_division(member.other_pools, elsewhere))
         members.append(member)
     return replace(observed, members=tuple(members))
 
 
 def _find_shared(pools: Sequence[AllocationObserved]) -> Mapping[ObjectKey, Mapping[str, _Place]]:
     """Return where each Inference that can be divided is, by pool; those of one pool are left out."""
-    found: dict[ObjectKey, dict[str, _Place]] = {}
+    by_key: dict[ObjectKey, dict[str, _Place]] = {}
     for pool in pools:
         for member in pool.members:
             if _can_be_divided(pool, member):
-                found.setdefault(member.key, {})[pool.name] = _Place(pool, member)
-    return {key: places for key, places in sorted(found.items()) if len(places) > 1}
+                by_key.setdefault(member.key, {})[pool.name] = _Place(pool, member)
+    return {key: places for key, places in sorted(by_key.items()) if len(places) > 1}
 
 
 def _can_be_divided(observed: AllocationObserved, member: PoolMember) -> bool:

@@ -382,9 +382,11 @@ def bound_member(observed: AllocationObserved, member: PoolMember, replicas: int
         total = replicas + sum(pool.replicas for pool in member.other_pools)
         bounds = narrow_bounds(bound_replicas(scaling, total, overrides), replicas, member.other_pools)
         return _limit_to_shards(member, bounds)
-    asked = member.asked_replicas
+    number = member.asked_replicas
     preempts = member.inference.spec.tier.traits.preempts
-    return ReplicaBounds(asked if preempts else min(asked, replicas), asked, "spec.replicas", "spec.replicas")
+    return ReplicaBounds(
+        number if preempts else min(number, replicas), number, "spec.replicas", "spec.replicas"
+    )
 
 
 def count_protected_replicas(observed: AllocationObserved, member: PoolMember) -> int:
