@@ -111,18 +111,18 @@ class PoolObserver:
 
         Pools whose decisions are not carried out are left out, and so are those that only they connect.
         """
-        found: dict[str, AllocationObserved] = {}
+        neighbours: dict[str, AllocationObserved] = {}
         waiting = [observed]
         while waiting:
             for name in list_neighbours(waiting.pop()):
                 pool = self.pools.get(ObjectKey("", name))
-                if name in found or name == observed.name or pool is None or not self._executes(name):
+                if name in neighbours or name == observed.name or pool is None or not self._executes(name):
                     continue
-                if len(found) + 1 == MAX_POOLS:
+                if len(neighbours) + 1 == MAX_POOLS:
                     return ()
-                found[name] = self.observe_pool(pool)
-                waiting.append(found[name])
-        return tuple(found[name] for name in sorted(found))
+                neighbours[name] = self.observe_pool(pool)
+                waiting.append(neighbours[name])
+        return tuple(neighbours[name] for name in sorted(neighbours))
 
     def _executes(self, name: str) -> bool:
         """Return whether the allocator of a pool carries out what it decides, so that its room is used."""
