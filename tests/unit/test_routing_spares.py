@@ -13,7 +13,7 @@ from builders.inference import an_inference
 from builders.pods import a_pod
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.backends import build_inference_backend
-from tidegate.resources.shared_spare import ServedModel
+from tidegate.resources.shared_spare import SpareModel
 from tidegate.routing import protos, proxyless
 from tidegate.routing.access_pools import add_spares
 from tidegate.routing.envoy import clusters, endpoints
@@ -77,17 +77,17 @@ def test_as_many_replicas_are_replaced_as_there_are_spares() -> None:
 @pytest.mark.parametrize(
     ("own", "serving", "shared", "is_used"),
     [
-        (["s"], "3", ServedModel(3, "s"), True),
-        (["s"], "3", ServedModel(2, "s"), False),
+        (["s"], "3", SpareModel(3, "s"), True),
+        (["s"], "3", SpareModel(2, "s"), False),
         # Another model has the same number since spec.model.uri was changed.
-        (["s"], "3", ServedModel(3, "t"), False),
-        (["s", "t"], "3", ServedModel(3, "t"), True),
+        (["s"], "3", SpareModel(3, "t"), False),
+        (["s", "t"], "3", SpareModel(3, "t"), True),
         # Without a pod of its own, nothing says more than the number.
-        ([], None, ServedModel(3, "s"), True),
+        ([], None, SpareModel(3, "s"), True),
     ],
 )
 def test_a_spare_serves_only_the_model_that_the_own_pods_serve(
-    own: list[str], serving: str | None, shared: ServedModel, is_used: bool
+    own: list[str], serving: str | None, shared: SpareModel, is_used: bool
 ) -> None:
     inference = an_inference(
         "ctr",

@@ -42,7 +42,7 @@ from tidegate.resources.names import (
     to_label_value,
 )
 from tidegate.resources.settings import SettingsProvider
-from tidegate.resources.shared_spare import ServedModel, format_served_models
+from tidegate.resources.shared_spare import SpareModel, format_served_models
 from tidegate.triton.agents import AgentClient
 from tidegate_controllers.applier import Applier
 from tidegate_controllers.shared_spares import SharedSpares
@@ -144,7 +144,7 @@ class SharedSparesReconciler:
         remaining = {
             name: model
             for name, model in pod.shared_models.items()
-            if name in own and model == ServedModel(own[name].version, sources[name])
+            if name in own and model == SpareModel(own[name].version, sources[name])
         }
         if not await self._write_served(pod, remaining):
             return SpareState(problem=f"the API server refuses the annotations of pod {pod.key.name}")
@@ -152,7 +152,7 @@ class SharedSparesReconciler:
         shared = make_shared_orders(own.values(), self._applier.fence.epoch)
         reports = await self._agents.send_shared_orders(pod, shared)
         state = judge_spare(spare, deployment, own, reports)
-        served = {name: ServedModel(version, sources[name]) for name, version in state.served.items()}
+        served = {name: SpareModel(version, sources[name]) for name, version in state.served.items()}
         if reports is not None and served != remaining:
             await self._write_served(pod, served)
         return state
@@ -162,7 +162,7 @@ class SharedSparesReconciler:
         inferences = ((name, self._inferences.get(ObjectKey(namespace, name))) for name in names)
         return {name: hash_source(inference) for name, inference in inferences if inference is not None}
 
-    async def _write_served(self, pod: PodView, served: Mapping[str, ServedModel]) -> bool:
+    async def _write_served(self, pod: PodView, served: Mapping[str, SpareModel]) -> bool:
         """Write which models a pod serves into its annotation, from which gateways are configured; return False if refused."""
         stores = self._applier.stores
         live = stores.pod_views.get(pod.key)

@@ -165,21 +165,21 @@ def plan_shared_spares(
 
 
 def _select_kept(
-    there: Sequence[SharedSpare], rules: SpareRules, by_key: Mapping[str, NodeShares]
+    spares: Sequence[SharedSpare], rules: SpareRules, by_key: Mapping[str, NodeShares]
 ) -> Sequence[SharedSpare]:
     """Return the spares that stay: beyond the limit only those that serve for missing replicas."""
     serving = {
-        spare.number for spare in there if any(by_key[key].missing for key in spare.loaded & by_key.keys())
+        spare.number for spare in spares if any(by_key[key].missing for key in spare.loaded & by_key.keys())
     }
-    room = rules.slices - sum(spare.slices for spare in there if spare.number in serving)
-    kept: list[SharedSpare] = []
-    for spare in there:
+    room = rules.slices - sum(spare.slices for spare in spares if spare.number in serving)
+    remaining: list[SharedSpare] = []
+    for spare in spares:
         if spare.number not in serving:
             if spare.slices > room:
                 continue
             room -= spare.slices
-        kept.append(spare)
-    return kept
+        remaining.append(spare)
+    return remaining
 
 
 class _OpenSpare:

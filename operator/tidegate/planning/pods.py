@@ -17,7 +17,7 @@ from tidegate.resources.names import (
     SPARE_LABEL,
     TEMPLATE_ANNOTATION,
 )
-from tidegate.resources.shared_spare import ServedModel, parse_served_models
+from tidegate.resources.shared_spare import SpareModel, parse_served_models
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -76,7 +76,7 @@ class PodView:
     """Its addresses, one for each IP family; none once it has ended, since another pod may have them."""
     node: str = ""
     """Its node; empty before it has one."""
-    shared_models: Mapping[str, ServedModel] = field(default_factory=dict[str, ServedModel])
+    shared_models: Mapping[str, SpareModel] = field(default_factory=dict[str, SpareModel])
     """Shared spares only: the Inferences that it serves for, with the versions."""
 
     @property

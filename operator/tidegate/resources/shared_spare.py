@@ -114,24 +114,24 @@ def adapt_order(committed: DesiredState) -> DesiredState:
     return committed.model_copy(update={"graph_passes": False, "engine": None, "keep_versions": 1})
 
 
-class ServedModel(NamedTuple):
+class SpareModel(NamedTuple):
     """A version that a spare serves; `source` is the hash of what else the model is, as its own pods' label has it."""
 
     version: int
     source: str
 
 
-def format_served_models(models: Mapping[str, ServedModel]) -> str:
+def format_served_models(models: Mapping[str, SpareModel]) -> str:
     """Return the value of the annotation of a pod: the Inferences that it serves, with their versions and sources."""
     return ",".join(f"{name}={model.version}@{model.source}" for name, model in sorted(models.items()))
 
 
-def parse_served_models(annotations: Mapping[str, str]) -> Mapping[str, ServedModel]:
+def parse_served_models(annotations: Mapping[str, str]) -> Mapping[str, SpareModel]:
     """Parse that annotation; parts that do not parse count as absent."""
-    served: dict[str, ServedModel] = {}
+    served: dict[str, SpareModel] = {}
     for part in annotations.get(SPARE_MODELS_ANNOTATION, "").split(","):
         name, _, model = part.partition("=")
         version, _, source = model.partition("@")
         if name and version.isdecimal() and source:
-            served[name] = ServedModel(int(version), source)
+            served[name] = SpareModel(int(version), source)
     return served

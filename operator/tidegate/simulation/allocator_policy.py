@@ -216,11 +216,11 @@ class AllocatorPolicy:
 def _limit_spares(pool: PoolInput, models: Sequence[ModelInput]) -> int:
     """Return the most slices that shared spares may have, as in a cluster."""
     floors = {rule.tier: rule.floor for rule in pool.tiers}
-    realtime, others = count_kept_slices(models, floors, pool.nodes)
+    realtime, reserved = count_kept_slices(models, floors, pool.nodes)
     ceilings = [
         rule.ceiling for rule in pool.tiers if rule.tier is Tier.REALTIME and rule.ceiling is not None
     ]
-    return max(min([pool.slices - others, *ceilings]) - realtime, 0)
+    return max(min([pool.slices - reserved, *ceilings]) - realtime, 0)
 
 
 def _read_history(scenario: Scenario, quantile: float) -> ForecastBook[str]:

@@ -55,8 +55,8 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
     if not shared and not observed.live_spares:
         return PoolSparePlan()
     by_key = {model.key: model for model in models}
-    asked = observed.pool.spec.policy.node_loss.shared_spares or SharedSpareLimits()
-    limits = _read_rules(observed.pool, asked)
+    slice_limits = observed.pool.spec.policy.node_loss.shared_spares or SharedSpareLimits()
+    limits = _read_rules(observed.pool, slice_limits)
     names: dict[tuple[str, str], str] = {}
     uncovered: dict[str, str] = {}
     shares: dict[str, list[NodeShares]] = {}
@@ -71,7 +71,7 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
             uncovered[key] = reason or "the allocator leaves it out of its decisions"
             continue
         shares.setdefault(member.key.namespace, []).append(_measure_member(observed, member, model, limits))
-    room, obstacle = _limit_slices(observed, by_key.values(), asked)
+    room, obstacle = _limit_slices(observed, by_key.values(), slice_limits)
     spares: list[PlannedSpare] = []
     nodes = _NodeRoom(observed)
     for namespace in sorted({*shares, *(live.planned.namespace for live in observed.live_spares)}):
@@ -273,15 +273,15 @@ def _limit_slices(
     """Return the most slices that spares may have together, and what limits them: none that an SLO or a floor needs."""
     tiers, inputs = observed.pool.spec.tiers, tuple(models)
     floors = {tier: tiers.bounds_for(tier).floor for tier in Tier}
-    realtime, kept = count_kept_slices(inputs, floors, len(observed.slices.healthy_nodes))
+    realtime, reserved = count_kept_slices(inputs, floors, len(observed.slices.healthy_nodes))
     included = {model.key for model in inputs}
-    kept += sum(
+    reserved += sum(
         count_excluded_slices(member) for member in observed.members if str(member.key) not in included
     )
     usable = max(observed.usable_slices, 0)
-    room = max(usable - kept - realtime, 0)
+    room = max(usable - reserved - realtime, 0)
     reason = (
-        f"realtime demand and what other tiers keep need {realtime + kept} of {usable} slices, which "
+        f"realtime demand and what other tiers keep need {realtime + reserved} of {usable} slices, which "
         f"leaves {room} for spares: add nodes, or lower the floors"
     )
     ceiling = tiers.realtime.ceiling
@@ -305,8 +305,9 @@ def count_kept_slices(
     needed: Counter[Tier] = Counter()
     for model in models:
         needed[model.tier] += _count_needed(model, nodes)
-    others = [tier for tier in Tier if tier is not Tier.REALTIME]
-    return needed[Tier.REALTIME], sum(max(needed[tier], floors.get(tier, 0)) for tier in others)
+    realtime = needed.pop(Tier.REALTIME, 0)
+    lower_tiers = [tier for tier in Tier if tier is not Tier.REALTIME]
+    return realtime, sum(max(needed[tier], floors.get(tier, 0)) for tier in lower_tiers)
 
 
 def _count_needed(model: ModelInput, nodes: int = 1) -> int:
