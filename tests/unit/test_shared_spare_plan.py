@@ -206,7 +206,7 @@ def test_a_floor_of_a_tier_and_those_of_its_members_count_once() -> None:
 
 def test_a_strict_reserve_and_a_deadline_come_before_spares() -> None:
     # On two nodes, 190 requests per second need two replicas on each.
-    strict = {"minReplicas": 1, "maxReplicas": 9, "nodeLoss": "Strict"}
+    strict: dict[str, Any] = {"minReplicas": 1, "maxReplicas": 9, "nodeLoss": "Strict"}
     rank = model("rank", {"node-0": 2, "node-1": 2}, scaling=strict)
     seen = pool(model("ctr"), rank, rates={"ctr": 90.0, "rank": 190.0}, slices=(3, 2))
     assert "need 5 of 5 slices" in plan(seen).uncovered["ads/ctr"]
@@ -247,7 +247,7 @@ def test_max_models_and_memory_limit_a_spare() -> None:
     assert len(plan(pool(model("ctr"), model("cvr"), policy=limited)).spares) == 2
     # A slice has 1Gi, of which the agent has 128Mi and the server 256Mi.
     memory = [{"version": "1", "bytes": 300 << 20}]
-    large = {"status": {"versions": {"memory": memory}}}
+    large: dict[str, Any] = {"status": {"versions": {"memory": memory}}}
     assert len(plan(pool(model("ctr", **large), model("cvr", **large))).spares) == 2
     memory[0]["bytes"] = 200 << 20
     assert len(plan(pool(model("ctr", **large), model("cvr", **large))).spares) == 1
@@ -265,7 +265,7 @@ def test_models_of_unknown_size_count_as_even_shares_of_a_spare() -> None:
     found = plan(pool(*(model(name) for name in names), slices=(9, 4, 4), rates=rates))
     assert sorted(len(spare.models) for spare in found.spares) == [1, 8]
     # One that is larger takes the room of others.
-    measured = {"status": {"versions": {"memory": [{"version": "1", "bytes": 250 << 20}]}}}
+    measured: dict[str, Any] = {"status": {"versions": {"memory": [{"version": "1", "bytes": 250 << 20}]}}}
     large = [model("m0", **measured), *(model(name) for name in names[1:8])]
     found = plan(pool(*large, slices=(9, 4, 4), rates=rates))
     assert sorted(len(spare.models) for spare in found.spares) == [2, 6]
@@ -289,7 +289,7 @@ def test_a_spare_stays_in_the_outage_in_which_it_serves() -> None:
 
 
 def test_a_lost_node_leaves_the_spares_that_serve_for_it_although_nothing_is_left_for_spares() -> None:
-    others = {"least": 1, "most": 3, "tier": Tier.OFFLINE}
+    others: dict[str, Any] = {"least": 1, "most": 3, "tier": Tier.OFFLINE}
     placed = {"node-0": 3, "node-1": 3}
     before = pool(
         model("ctr", placed),

@@ -333,7 +333,6 @@ def test_only_a_spare_or_a_pool_checks_refused_pods_of_spares_again(monkeypatch:
     asked.clear()
     # It is the pool's now, and need not be checked again.
     world.has(world.stores.deployments, plain)
-    world.ownership._recheck_spares(POOL)
     assert asked == []
 
 
