@@ -120,6 +120,15 @@ async def test_a_pod_that_is_decided_and_not_there_has_a_share_as_well(
     assert fewest <= (await ask(client, 200))["spare"] <= most
 
 
+async def test_two_spares_replace_two_of_three_pods(gateway: Gateway) -> None:
+    own = await gateway.upstream("own")
+    spares = [await gateway.upstream(name) for name in ("spare-0", "spare-1")]
+    client = await gateway.start(a_model_access(), with_spare(backend_of("ctr", own), spares, 3))
+    await wait_for_healthy(gateway, 3)
+    # A third, drawn at random: 100 of 300, with a deviation of 8.2; with priorities it would be half of them.
+    assert 65 <= (await ask(client, 300))["own"] <= 135
+
+
 async def test_a_spare_answers_alone_while_no_pod_is_ready_and_before_the_fallback(gateway: Gateway) -> None:
     spare, small = await gateway.upstream("spare"), await gateway.upstream("small")
     access = a_model_access(routes=[a_route(fallback={"inference": "small"})])

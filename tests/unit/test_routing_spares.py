@@ -68,10 +68,32 @@ def test_spares_get_the_share_of_the_missing_pods_that_they_can_replace(
     assert addresses_by_priority(assignment) == {0: [pod.address for pod in own], 1: ["10.0.0.9"]}
 
 
-def test_as_many_replicas_are_replaced_as_there_are_spares() -> None:
+def test_with_more_missing_pods_than_ready_ones_spares_are_equals_with_the_weight_of_those_that_they_replace() -> (
+    None
+):
     backend = Backend(KEY, "ranker", OWN[:1]).with_spares([SPARE, SMALL], 1000)
-    pool = add_spares(EndpointPool(KEY, backend.endpoints), backend)
-    assert read_assignment(pool)["policy"]["overprovisioning_factor"] == 33
+    pool = replace(
+        add_spares(EndpointPool(KEY, backend.endpoints), backend), fallback=(Endpoint("10.0.0.7"),)
+    )
+    assignment = read_assignment(pool)
+    assert addresses_by_priority(assignment) == {0: ["10.0.0.1", "10.0.0.5", "10.0.0.9"], 1: ["10.0.0.7"]}
+    weights = [pod["load_balancing_weight"] for pod in assignment["endpoints"][0]["lb_endpoints"]]
+    assert weights == [200, 200, 200]
+    assert assignment["policy"]["overprovisioning_factor"] == 100_000
+
+    three = Backend(KEY, "ranker", OWN[:1]).with_spares([SPARE, SMALL, Endpoint("10.0.0.8")], 3)
+    joined = read_assignment(add_spares(EndpointPool(KEY, three.endpoints), three))["endpoints"][0]
+    assert [pod["load_balancing_weight"] for pod in joined["lb_endpoints"]] == [300, 200, 200, 200]
+
+
+@pytest.mark.parametrize(
+    ("ready", "decided", "capacity"), [(2, 2, 2), (1, 2, 2), (1, 4, 2), (0, 2, 1), (2, 1, 2)]
+)
+def test_a_spare_adds_the_capacity_of_the_missing_pod_that_it_replaces(
+    ready: int, decided: int, capacity: float
+) -> None:
+    backend = Backend(KEY, "ranker", OWN[:ready]).with_spares([SPARE], decided)
+    assert backend.relative_capacity == capacity
 
 
 @pytest.mark.parametrize(

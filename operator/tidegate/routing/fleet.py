@@ -67,6 +67,10 @@ class SparePods:
     pods: tuple[Endpoint, ...]
     decided: int
 
+    def count_replaced(self, ready: int) -> int:
+        """Return how many missing pods they replace, with so many that can answer: each at most one."""
+        return min(max(self.decided - ready, 0), len(self.pods))
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:
@@ -88,10 +92,10 @@ class Backend:
 
     @property
     def relative_capacity(self) -> float:
-        """Capacity of all pods, as a multiple of one replica's."""
-        return sum(
-            endpoint.weight / FULL_WEIGHT if endpoint.weight else 1.0 for endpoint in self.distinct_endpoints
-        )
+        """Capacity of all pods, and of the spares in the place of missing ones, as a multiple of one replica's."""
+        own = self.distinct_endpoints
+        replaced = self.spares.count_replaced(len(own)) if self.spares is not None else 0
+        return replaced + sum(endpoint.weight / FULL_WEIGHT if endpoint.weight else 1.0 for endpoint in own)
 
     @property
     def distinct_endpoints(self) -> tuple[Endpoint, ...]:
