@@ -69,7 +69,10 @@ class SharedSpares:
         self._plans[pool] = plan
         for spare in (before or _NOTHING).spares:
             for name in spare.models:
-                self._pools_of.pop(ObjectKey(spare.namespace, name), None)
+                inference = ObjectKey(spare.namespace, name)
+                # One that moves may be in the plan of another pool already.
+                if self._pools_of.get(inference) == pool:
+                    del self._pools_of[inference]
         for spare in plan.spares:
             for name in spare.models:
                 self._pools_of[ObjectKey(spare.namespace, name)] = pool

@@ -401,6 +401,50 @@ def test_a_spare_waits_for_slices_where_some_become_free() -> None:
     assert [spare.node for spare in plan(placed).spares] == ["node-1"]
 
 
+def test_a_spare_starts_no_pod_before_its_node_has_slices_for_it() -> None:
+    seen = pool(model("ctr"), model("work", {"node-1": 4, "node-2": 4}, tier=Tier.OFFLINE, least=0, most=8))
+    full = [
+        replace(node, used={"offline": 4} if index else {}) for index, node in enumerate(seen.slices.nodes)
+    ]
+    crowded = replace(seen, slices=replace(seen.slices, nodes=tuple(full)))
+    # Its slices are reserved, so that the work yields; a pod before that would end some of it.
+    [waiting] = plan(crowded).spares
+    assert (waiting.starts, plan(crowded).slice_count) == (False, 1)
+    freed = replace(crowded.slices, nodes=(*full[:2], replace(full[2], used={"offline": 3})))
+    [started] = plan(replace(crowded, slices=freed, live_spares=[exists(waiting, is_placed=False)])).spares
+    assert (started.node, started.starts) == ("node-2", True)
+    # With its own pod there, nothing is free any more.
+    [running] = plan(replace(crowded, live_spares=[exists(started)])).spares
+    assert (running.node, running.starts) == ("node-2", True)
+
+
+def test_a_spare_on_a_node_that_takes_no_pods_stays_as_long_as_it_serves() -> None:
+    [spare] = plan(pool(model("ctr"))).spares
+    assert spare.node == "node-1"
+    cordoned = pool(
+        model("ctr", {}, held=1), slices=(0, 0, 4), live_spares=[exists(spare, "ctr")], spare_slices=1
+    )
+    found = plan(cordoned)
+    assert [(item.node, item.models) for item in found.spares] == [("node-1", ("ctr",))]
+    # Its slice is none of those that others can have.
+    assert found.excess_slices == 1
+    # It serves for none: it moves.
+    for moved in (
+        replace(cordoned, live_spares=[exists(spare)]),
+        replace(cordoned, members=(model("ctr", {"node-0": 1}),), slices=nodes(4, 0, 4)),
+    ):
+        assert [item.node for item in plan(moved).spares] == ["node-2"]
+
+
+def test_an_inference_that_decisions_leave_out_keeps_the_spare_that_serves_for_it() -> None:
+    [spare] = plan(pool(model("ctr"))).spares
+    left_out = replace(model("ctr", {}, held=1), excluded_reason="its pods are replaced")
+    seen = pool(left_out, slices=(0, 4, 4), live_spares=[exists(spare, "ctr")])
+    assert [(item.node, item.models) for item in plan(seen).spares] == [("node-1", ("ctr",))]
+    new = plan(replace(seen, live_spares=()))
+    assert (new.spares, list(new.uncovered)) == ((), ["ads/ctr"])
+
+
 def test_a_held_pool_and_one_without_demand_keep_what_exists() -> None:
     [spare] = plan(pool(model("ctr"), model("cvr"))).spares
     held = pool(

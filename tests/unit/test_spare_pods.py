@@ -105,6 +105,15 @@ def test_a_spare_is_a_deployment_of_the_pool_on_its_node_that_another_model_does
     # A pod on a node that is gone does not keep its successor waiting.
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
+    _, waiting = objects(PoolSparePlan((replace(SPARE, starts=False),)))
+    assert (deployment["spec"]["replicas"], waiting["spec"]["replicas"]) == (1, 0)
+    [live] = list_live_spares(
+        [read_deployment(waiting | {"metadata": {**waiting["metadata"], "uid": "u"}}, [])]
+    )
+    assert live.planned == replace(SPARE, reason="", starts=False)
+    problem = judge_spare(replace(SPARE, starts=False), None, {}, None).problem
+    assert problem == "it starts as soon as node node-a has 1 slice free"
+
     _, other = objects(PoolSparePlan((replace(SPARE, models=("rank",)),)))
     assert other["spec"] == deployment["spec"]
     assert other["metadata"]["annotations"]["tidegate.io/shared-models"] == "rank"

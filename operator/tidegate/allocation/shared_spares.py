@@ -143,8 +143,9 @@ def plan_shared_spares(
 ) -> SparePlan:
     """Return the spares that serve what the loss of any node takes from these Inferences, with as few changes as possible.
 
-    Spares that serve for missing replicas stay beyond the limit of slices, until these serve. New spares go to the nodes with the fewest spares; of these, to those with the least to lose. With `free_slices`, by node, those
-    with room for the spare come first; with `node_slices`, the spares of a node have at most its slices. Raises InvalidInputError for two Inferences with one name.
+    Spares that serve for missing replicas stay beyond the limit of slices, until these serve. New spares go to the nodes with the
+    fewest spares; of these, to those with the least to lose. With `free_slices`, by node, those with room for the spare come first;
+    with `node_slices`, the spares of a node have at most its slices. Raises InvalidInputError for two Inferences with one name.
     """
     by_key: dict[str, NodeShares] = {}
     for inference in inferences:

@@ -320,8 +320,8 @@ class SharedSpareLimits(ApiModel):
             strict=True,
             ge=1,
             le=MAX_SLICES,
-            description="Most slices of all shared spares of the pool. Absent: what realtime demand and the floors of the other "
-            "tiers leave.",
+            description="Most slices of all shared spares of the pool. Absent: what realtime demand leaves, and what the other "
+            "tiers keep: their floor, or what minReplicas, fixed replicas and deadlines need, if that is more.",
         ),
     ] = None
 
@@ -348,8 +348,8 @@ class NodeLossPolicy(ApiModel):
     shared_spares: Annotated[
         SharedSpareLimits | None,
         Field(
-            description="Limits of the spares for mode Shared. Absent: 8 models each, and as many slices as realtime demand and "
-            "the floors of the other tiers leave."
+            description="Limits of the spares for mode Shared. Absent: 8 models each, and the slices that realtime demand and "
+            "what the other tiers keep leave."
         ),
     ] = None
 

@@ -41,6 +41,8 @@ class SparePlace:
     slices: int
     models: tuple[str, ...]
     """Names of the Inferences."""
+    starts: bool = True
+    """Whether it has a pod: its node has slices for that."""
 
 
 def make_spare_name(pool: str, number: int) -> str:
@@ -65,7 +67,7 @@ def build_spare_objects(
         labels={**selector, TIER_LABEL: Tier.REALTIME.value},
         pool_labels=slices.labels,
         source=hash_json([pool.metadata.uid]),
-        replicas=1,
+        replicas=int(place.starts),
         start_order="",
         # A pod whose node is lost ends only when that node is back or deleted, and its successor must not wait for that.
         in_place=True,
@@ -106,7 +108,8 @@ def read_spare_place(deployment: Mapping[str, Any]) -> SparePlace | None:
         return None
     models = annotations.get(SPARE_MODELS_ANNOTATION, "")
     names = tuple(name for name in models.split(",") if name)
-    return SparePlace(metadata["namespace"], int(number), node, int(slices), names)
+    starts = bool((deployment.get("spec") or {}).get("replicas", 1))
+    return SparePlace(metadata["namespace"], int(number), node, int(slices), names, starts)
 
 
 def adapt_order(committed: DesiredState) -> DesiredState:

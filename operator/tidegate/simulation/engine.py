@@ -200,8 +200,8 @@ class _PolicyRun:
     ) -> Mapping[str, float]:
         """Return the requests per second that spares serve of each model.
 
-        They get the share of the decided replicas that do not serve, each that of one, as from Envoy; with `spares_take_overflow`, what the
-        replicas that serve have no capacity for.
+        They get the share of the decided replicas that do not serve, each that of one, as from Envoy; with
+        `spares_take_overflow`, what the replicas that serve have no capacity for.
         """
         scenario, spares = self._scenario, self._fleet.spares
         slice_s = spares.slice_count * (end_s - start_s)

@@ -32,7 +32,8 @@ def build_inference_backend(
 ) -> Backend:
     """Return the backend of an Inference with its pods that can answer now, without warm spares.
 
-    `spares` are pods that Inferences share; those that serve the version and the source of this one's replicas answer for replicas that are gone.
+    `spares` are pods that Inferences share; those that serve the version and the source of this one's replicas answer for replicas
+    that are gone.
     """
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
     allocation = inference.status.allocation if inference.spec.scaling is not None else None

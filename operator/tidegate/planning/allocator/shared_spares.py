@@ -60,6 +60,7 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
     names: dict[tuple[str, str], str] = {}
     uncovered: dict[str, str] = {}
     shares: dict[str, list[NodeShares]] = {}
+    serving = {f"{live.planned.namespace}/{name}" for live in observed.live_spares for name in live.serving}
     for member in shared:
         key, model = str(member.key), by_key.get(str(member.key))
         reason = _find_obstacle(observed, member)
@@ -67,7 +68,8 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         first = key if reason else names.setdefault((member.key.namespace, name), key)
         if first != key:
             reason = f"its model is called {name} like that of {first}, and a server has one of a name: change spec.model.name"
-        if reason or model is None:
+        # One that decisions leave out keeps what serves for it, and gets nothing new.
+        if reason or (model is None and key not in serving):
             uncovered[key] = reason or "the allocator leaves it out of its decisions"
             continue
         shares.setdefault(member.key.namespace, []).append(_measure_member(observed, member, model, limits))
@@ -78,8 +80,7 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         rules = replace(limits, slices=max(room - sum(spare.slices for spare in spares), 0))
         members = shares.get(namespace, [])
         planned, missing = _plan_namespace(observed, namespace, members, rules, nodes)
-        spares += planned
-        nodes.take_slices(planned)
+        spares += nodes.take_slices(planned)
         for inference in members:
             if inference.key in missing:
                 uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)
@@ -91,7 +92,9 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         for inference in chain.from_iterable(shares.values())
         if inference.key not in uncovered and loaded[inference.key] >= inference.spares_needed
     }
-    excess = max(sum(spare.slices for spare in spares) - room, 0)
+    # No other pod can have the slices of a spare on a node that takes none.
+    outside = sum(spare.slices for spare in spares if spare.node not in nodes.free)
+    excess = outside + max(sum(spare.slices for spare in spares) - outside - room, 0)
     return PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), frozenset(covered), excess)
 
 
@@ -104,12 +107,20 @@ class _NodeRoom:
         self.sizes = {node.node: node.healthy_slices for node in healthy}
         self._placed = {_locate(live.planned) for live in observed.live_spares if live.is_placed}
 
-    def take_slices(self, spares: Iterable[PlannedSpare]) -> None:
-        """Leave the slices of spares to them; those of a spare that has a pod there are not free any more."""
+    def take_slices(self, spares: Iterable[PlannedSpare]) -> Sequence[PlannedSpare]:
+        """Leave the slices of spares to them, and return the spares, with which of them find these free.
+
+        Those of a spare that has a pod there are not free any more.
+        """
+        taken: list[PlannedSpare] = []
         for spare in spares:
-            self.sizes[spare.node] -= spare.slices
-            if _locate(spare) not in self._placed:
+            is_placed = _locate(spare) in self._placed
+            if spare.node in self.sizes:
+                self.sizes[spare.node] -= spare.slices
+            taken.append(replace(spare, starts=is_placed or self.free.get(spare.node, 0) >= spare.slices))
+            if not is_placed and spare.node in self.free:
                 self.free[spare.node] -= spare.slices
+        return taken
 
 
 def _locate(spare: PlannedSpare) -> tuple[str, int, str]:
@@ -145,20 +156,28 @@ def _plan_namespace(
     room: _NodeRoom,
 ) -> tuple[Sequence[PlannedSpare], Sequence[str]]:
     nodes = room.free
+    absent = {inference.key for inference in inferences if inference.missing}
+    outside: Counter[str] = Counter()
     current: list[SharedSpare] = []
     for live in observed.live_spares:
         planned = live.planned
+        if planned.namespace != namespace:
+            continue
+        # A spare on a node that takes no new pods stays as long as it serves for replicas.
+        if planned.node not in nodes and any(f"{namespace}/{name}" in absent for name in live.serving):
+            outside[planned.node] += planned.slices
         # One that waits for slices goes to another node as soon as that has some.
-        if planned.namespace == namespace and (
-            live.is_placed or nodes.get(planned.node, 0) >= planned.slices or not any(nodes.values())
-        ):
+        if live.is_placed or nodes.get(planned.node, 0) >= planned.slices or not any(nodes.values()):
             keys, loaded = (
                 [f"{namespace}/{name}" for name in names] for names in (planned.models, live.serving)
             )
             current.append(
                 SharedSpare(planned.number, planned.node, planned.slices, tuple(keys), frozenset(loaded))
             )
-    plan = plan_shared_spares(inferences, tuple(nodes), rules, current, nodes, room.sizes)
+    rules = replace(rules, slices=rules.slices + outside.total())
+    plan = plan_shared_spares(
+        inferences, (*nodes, *outside), rules, current, nodes, {**room.sizes, **outside}
+    )
     pool, by_key = observed.name, {inference.key: inference for inference in inferences}
     return [
         PlannedSpare(
@@ -199,7 +218,7 @@ def _find_obstacle(observed: AllocationObserved, member: PoolMember) -> str:
 
 
 def _measure_member(
-    observed: AllocationObserved, member: PoolMember, model: ModelInput, rules: SpareRules
+    observed: AllocationObserved, member: PoolMember, model: ModelInput | None, rules: SpareRules
 ) -> NodeShares:
     """Return what the loss of each node takes from a member; without a known demand its replicas count as fully busy.
 
@@ -217,7 +236,7 @@ def _measure_member(
     if missing > 0:
         counts[f"{_NO_NODE}{member.key}"] = missing
     curve, rate = linear_curve(1.0), inf
-    if model.load is not None:
+    if model is not None and model.load is not None:
         curve = model.placements[0].curve
         rate = max(*model.load.rates, _LEAST_SHARE * curve.rate_at(1))
         spare_nodes = {
@@ -227,7 +246,7 @@ def _measure_member(
         }
         needed = _count_needed(model) // member.replica_slices
         _drop_surplus(counts, ready, sum(counts.values()) - needed, spare_nodes)
-    shares = measure_node_shares(curve, rate, counts, model.key, member.replica_slices, ready)
+    shares = measure_node_shares(curve, rate, counts, str(member.key), member.replica_slices, ready)
     return replace(shares, model_bytes=_find_bytes(member.inference, member.replica_slices, rules))
 
 

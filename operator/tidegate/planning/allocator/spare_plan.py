@@ -19,6 +19,8 @@ class PlannedSpare:
     models: tuple[str, ...]
     """Names of the Inferences whose models it loads, sorted."""
     reason: str = ""
+    starts: bool = True
+    """Whether its node has slices for its pod; Kubernetes would end pods of lower tiers for one that comes before."""
 
 
 @dataclass(frozen=True, slots=True)

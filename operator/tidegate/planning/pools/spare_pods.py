@@ -86,7 +86,13 @@ def list_live_spares(deployments: Iterable[SpareDeployment]) -> tuple[LiveSpare,
         if place is None:
             continue
         planned = PlannedSpare(
-            deployment.name, place.namespace, place.number, place.node, place.slices, place.models
+            deployment.name,
+            place.namespace,
+            place.number,
+            place.node,
+            place.slices,
+            place.models,
+            starts=place.starts,
         )
         pods = [pod for pod in deployment.pods if pod.node == place.node and not pod.terminating]
         served = {
@@ -99,8 +105,8 @@ def list_live_spares(deployments: Iterable[SpareDeployment]) -> tuple[LiveSpare,
 def plan_spare_objects(
     pool: ComputePool, spare: PlannedSpare, settings: ServingSettings
 ) -> tuple[Manifest, ...]:
-    """Build the objects of a planned spare."""
-    place = SparePlace(spare.namespace, spare.number, spare.node, spare.slices, spare.models)
+    """Build the objects of a planned spare; without slices on its node it has no pod yet."""
+    place = SparePlace(spare.namespace, spare.number, spare.node, spare.slices, spare.models, spare.starts)
     return build_spare_objects(pool, place, settings)
 
 
@@ -164,7 +170,7 @@ def judge_spare(
     """Return what a spare serves; `orders` are the committed ones by Inference, and `reports` those of its agent, if it answers."""
     pod = deployment.serving_pod if deployment is not None else None
     if pod is None:
-        return SpareState(problem=_explain_missing_pod(deployment), is_asked=False)
+        return SpareState(problem=_explain_missing_pod(spare, deployment), is_asked=False)
     if reports is None:
         return SpareState(problem=f"the agent of pod {pod.key.name} does not answer on port 8443")
     by_name = {owner.partition("/")[2]: report for owner, report in reports.reports.items()}
@@ -226,7 +232,10 @@ def _explain_model(order: DesiredState | None, report: AgentReport | None) -> st
     return f"version {order.version} is {report.phase.value}"
 
 
-def _explain_missing_pod(deployment: SpareDeployment | None) -> str:
+def _explain_missing_pod(spare: PlannedSpare, deployment: SpareDeployment | None) -> str:
+    if not spare.starts:
+        slices = "1 slice" if spare.slices == 1 else f"{spare.slices} slices"
+        return f"it starts as soon as node {spare.node} has {slices} free"
     if deployment is None or not deployment.pods:
         return "it has no pod yet"
     pod = deployment.pods[0]
