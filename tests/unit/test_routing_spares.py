@@ -26,7 +26,7 @@ SPARE = Endpoint("10.0.0.9")
 SMALL = Endpoint("10.0.0.5")
 
 
-def a_pool(*own: Endpoint, decided: int = 2, fallback: tuple[Endpoint, ...] = ()) -> EndpointPool:
+def a_pool(*own: Endpoint, decided: float = 2, fallback: tuple[Endpoint, ...] = ()) -> EndpointPool:
     backend = Backend(KEY, "ranker", own).with_spares([SPARE], decided)
     return replace(add_spares(EndpointPool(KEY, backend.endpoints), backend), fallback=fallback)
 
@@ -55,13 +55,15 @@ def addresses_by_priority(assignment: dict[str, Any]) -> dict[int, list[str]]:
         # One spare takes the place of one replica, however many are missing, as in a scale-up.
         (OWN[:1], 3, 50),
         (OWN, 8, 66),
+        # A part of one, of what clients send beyond what the pods serve.
+        (OWN, 2.5, 80),
         # More pods than decided, as in a rollout; and no number at all.
         (OWN, 1, 100),
         (OWN, 0, 100),
     ],
 )
 def test_spares_get_the_share_of_the_missing_pods_that_they_can_replace(
-    own: tuple[Endpoint, ...], decided: int, factor: int
+    own: tuple[Endpoint, ...], decided: float, factor: int
 ) -> None:
     assignment = read_assignment(a_pool(*own, decided=decided))
     assert assignment["policy"]["overprovisioning_factor"] == factor
@@ -87,10 +89,10 @@ def test_with_more_missing_pods_than_ready_ones_spares_are_equals_with_the_weigh
 
 
 @pytest.mark.parametrize(
-    ("ready", "decided", "capacity"), [(2, 2, 2), (1, 2, 2), (1, 4, 2), (0, 2, 1), (2, 1, 2)]
+    ("ready", "decided", "capacity"), [(2, 2, 2), (1, 2, 2), (1, 4, 2), (0, 2, 1), (2, 1, 2), (2, 2.5, 2.5)]
 )
 def test_a_spare_adds_the_capacity_of_the_missing_pod_that_it_replaces(
-    ready: int, decided: int, capacity: float
+    ready: int, decided: float, capacity: float
 ) -> None:
     backend = Backend(KEY, "ranker", OWN[:ready]).with_spares([SPARE], decided)
     assert backend.relative_capacity == capacity

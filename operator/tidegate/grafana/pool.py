@@ -117,7 +117,7 @@ POOL_AND_MPS: Final = Dashboard(
                 ),
                 Panel(
                     title="Requests that shared spares answer",
-                    description="Per second and model, counted by Triton: more than none while replicas of the model do not answer.",
+                    description="Per second and model, counted by Triton: more than none while replicas of the model do not answer, or have no capacity left.",
                     queries=(
                         PanelQuery(
                             f"sum by (namespace, model) ({counter_rate(spare_series('nv_inference_request_success'))})",

@@ -66,6 +66,7 @@ class RoutingInputs:
         self._groups: dict[ObjectKey, frozenset[_PodGroup]] = {}
         self._spares: defaultdict[_PodGroup, set[ObjectKey]] = defaultdict(set)
         """Pods that Inferences share, by the Inferences whose models they serve."""
+        self._needed: Mapping[_PodGroup, float] = {}
         self._pipelines: dict[ObjectKey, tuple[BackendKey, ...]] = {}
         self._changed_accesses: set[ObjectKey] = set()
         self._changed_groups: set[_PodGroup] = set()
@@ -100,9 +101,34 @@ class RoutingInputs:
 
     def sum_relative_capacity(self, inference: ObjectKey) -> float:
         """Return the capacity of the pods of an Inference that can answer now, as a multiple of one replica's."""
-        group = _PodGroup(BackendKind.INFERENCE, inference.namespace, to_label_value(inference.name))
+        group = _inference_group(inference)
         backend = self._build_backend(BackendKey(group.kind, inference.namespace, inference.name), group)
         return 0.0 if backend is None else backend.relative_capacity
+
+    @property
+    def has_spares(self) -> bool:
+        """Return whether pods that Inferences share serve any model."""
+        return bool(self._spares)
+
+    def has_spare(self, inference: ObjectKey) -> bool:
+        """Return whether a pod that Inferences share serves the model of one."""
+        return _inference_group(inference) in self._spares
+
+    def find_needed(self, inference: ObjectKey) -> float:
+        """Return how many replicas' work clients send to an Inference, as `put_needed` has it; 0 if it has nothing."""
+        return self._needed.get(_inference_group(inference), 0.0)
+
+    def put_needed(self, needed: Mapping[ObjectKey, float]) -> None:
+        """Take how many replicas' work clients send to Inferences, where that is more than was decided."""
+        before, self._needed = self._needed, {_inference_group(key): count for key, count in needed.items()}
+        changed = {
+            group
+            for group in before.keys() | self._needed.keys()
+            if before.get(group) != self._needed.get(group)
+        }
+        if changed:
+            self._changed_groups |= changed
+            self._notify_listeners()
 
     def count_unparsed(self) -> Iterator[tuple[str, ParseResult, int]]:
         """Yield for each kind and reading how many objects are read in that way, zero included."""
@@ -165,7 +191,12 @@ class RoutingInputs:
         elif key.kind is BackendKind.INFERENCE:
             inference = self._inferences.get(key.object_key)
             if inference is not None and takes_traffic(inference):
-                return build_inference_backend(inference, self._list_pods(group), self._list_spares(group))
+                return build_inference_backend(
+                    inference,
+                    self._list_pods(group),
+                    self._list_spares(group),
+                    self._needed.get(group, 0.0),
+                )
         else:
             features = self._features.get(key.object_key)
             if features is not None and takes_traffic(features):
@@ -230,6 +261,10 @@ class RoutingInputs:
     def _notify_listeners(self) -> None:
         for changed in self._listeners:
             changed()
+
+
+def _inference_group(inference: ObjectKey) -> _PodGroup:
+    return _PodGroup(BackendKind.INFERENCE, inference.namespace, to_label_value(inference.name))
 
 
 def _find_shared_groups(key: ObjectKey, pod: Manifest) -> frozenset[_PodGroup]:

@@ -61,15 +61,16 @@ class Endpoint:
 class SparePods:
     """Pods that several Inferences share, with a model of this one loaded; they get the share of its own pods that do not answer.
 
-    `decided` is how many pods of its own should answer.
+    `needed` is how many pods of its own should answer: those that were decided; more, in fractions, while clients send more
+    requests than these serve.
     """
 
     pods: tuple[Endpoint, ...]
-    decided: int
+    needed: float
 
-    def count_replaced(self, ready: int) -> int:
+    def count_replaced(self, ready: int) -> float:
         """Return how many missing pods they replace, with so many that can answer: each at most one."""
-        return min(max(self.decided - ready, 0), len(self.pods))
+        return min(max(self.needed - ready, 0), len(self.pods))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +103,14 @@ class Backend:
         """Each endpoint once, sorted: equal pods give equal bytes."""
         return tuple(sorted(set(self.endpoints)))
 
-    def with_spares(self, pods: Collection[Endpoint], decided: int) -> Backend:
+    def with_spares(self, pods: Collection[Endpoint], needed: float) -> Backend:
         """Return the backend with shared pods beside its own, or in the place of them while none can answer."""
         if not pods:
             return self
         shared = tuple(sorted(set(pods)))
         if not self.endpoints:
             return replace(self, endpoints=shared)
-        return replace(self, spares=SparePods(shared, decided))
+        return replace(self, spares=SparePods(shared, needed))
 
 
 @dataclass(frozen=True, slots=True)

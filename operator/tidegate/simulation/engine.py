@@ -201,7 +201,7 @@ class _PolicyRun:
         """Return the requests per second that spares serve of each model.
 
         They get the share of the decided replicas that do not serve, each that of one, as from Envoy; with
-        `spares_take_overflow`, what the replicas that serve have no capacity for.
+        `spares_take_overflow`, of the replicas that the demand needs, if these are more.
         """
         scenario, spares = self._scenario, self._fleet.spares
         slice_s = spares.slice_count * (end_s - start_s)
@@ -211,9 +211,8 @@ class _PolicyRun:
         for model in scenario.select_tier(Tier.REALTIME) if spares.slice_count else ():
             ready, target = self._fleet.sets[model.key].ready, decided[model.key]
             demand = scenario.demand[model.key][step]
-            if scenario.spares_take_overflow:
-                rates[model.key] = max(demand - model.capacity_curve.rate_at(ready), 0.0)
-            elif missing := min(max(target - ready, 0), spares.count_serving(model.key, start_s)):
+            needed = max(target, demand / model.replica_rate) if scenario.spares_take_overflow else target
+            if missing := min(max(needed - ready, 0), spares.count_serving(model.key, start_s)):
                 rates[model.key] = demand * missing / (ready + missing)
         return spares.serve_rates(rates, start_s)
 

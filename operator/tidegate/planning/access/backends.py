@@ -28,12 +28,12 @@ BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
 
 
 def build_inference_backend(
-    inference: Inference, pods: Iterable[PodView], spares: Iterable[PodView] = ()
+    inference: Inference, pods: Iterable[PodView], spares: Iterable[PodView] = (), needed: float = 0.0
 ) -> Backend:
     """Return the backend of an Inference with its pods that can answer now, without warm spares.
 
     `spares` are pods that Inferences share; those that serve the version and the source of this one's replicas answer for replicas
-    that are gone.
+    that are gone, and for what clients send beyond those that were decided: `needed` is how many replicas' work that is in all.
     """
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
     allocation = inference.status.allocation if inference.spec.scaling is not None else None
@@ -66,7 +66,7 @@ def build_inference_backend(
         and serving in (None, str(model.version))
         and (not sources or model.source in sources)
     ]
-    return backend.with_spares(shared, inference.decided_replicas)
+    return backend.with_spares(shared, max(inference.decided_replicas, needed))
 
 
 def weigh_pools(inference: Inference) -> Mapping[str, int]:

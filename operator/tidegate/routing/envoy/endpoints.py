@@ -54,7 +54,7 @@ def encode_endpoints(cluster: str, pool: EndpointPool, protocol: InferenceProtoc
         groups = [_join_spares(own, spares), pool.fallback]
     else:
         groups = [own, spares.pods, pool.fallback]
-        factor = 100 * len(own) // (len(own) + spares.count_replaced(len(own)))
+        factor = int(100 * len(own) / (len(own) + spares.count_replaced(len(own))))
     filled = [pods for pods in groups if pods]
     checked = bool(pool.health_path)
     localities = [
@@ -74,7 +74,7 @@ def _join_spares(own: Sequence[Endpoint], spares: SparePods) -> Sequence[Endpoin
     replaced = spares.count_replaced(len(own))
     return (
         *(replace(pod, weight=(pod.weight or FULL_WEIGHT) * len(spares.pods)) for pod in own),
-        *(replace(pod, weight=FULL_WEIGHT * replaced) for pod in spares.pods),
+        *(replace(pod, weight=round(FULL_WEIGHT * replaced)) for pod in spares.pods),
     )
 
 
