@@ -6,8 +6,8 @@ On a local cluster of three nodes (started when it does not run, and then ended)
 two nodes have two real-time models of one replica each, and the third a spare that has all four loaded, beside the control plane.
 All four are asked all the time through the gateways, without pauses for failures, and every answer is checked by its value; routes
 retry twice. Then one of the two nodes, drawn at random, is lost like one without power: its kubelet and all processes of its pods stop
-at once, connections stay, and nothing comes back. After the outage its pods' processes are killed and its kubelet goes on, as after a
-boot. The next loss comes when all replicas answer again and the spare is left alone.
+at once, packets to its pods vanish, and nothing comes back. After the outage its pods' processes are killed and its kubelet goes on,
+as after a boot. The next loss comes when all replicas answer again and the spare is left alone.
 
 `answered_by_spare` is by the counter of the spare's own Triton; `first_answer_s` is the longest time, over the lost models, until a
 request was answered that was sent after the loss. With `--spares none` the same models have no spare, for comparison.
@@ -137,17 +137,28 @@ class LostNode:
         on_node = f"spec.nodeName={node}"
         pods = space.installed.api.list_items(f"/api/v1/pods?fieldSelector={on_node}")
         uids = [pod["metadata"]["uid"] for pod in pods]
+        self._addresses = [pod["status"]["podIP"] for pod in pods if pod["status"].get("podIP")]
         self._pods = self._installed.processes(".", uids)
         self._kubelet = self._installed.find(f"--hostname-override={node}")
 
     def cut_power(self) -> None:
         """Stop everything at once."""
+        for address in self._addresses:
+            self._change_rule("add", address)
+        rules = self._installed.run_inside("ip", "rule", "list")
+        assert all(f"to {address} blackhole" in rules for address in self._addresses), rules
         self._installed.signal("STOP", [*self._kubelet, *self._pods])
 
     def boot(self) -> None:
         """End the pods' processes, and let the kubelet start them again."""
         self._installed.signal("KILL", self._pods)
+        for address in self._addresses:
+            self._change_rule("del", address)
         self._installed.signal("CONT", self._kubelet)
+
+    def _change_rule(self, change: str, address: str) -> None:
+        """Let packets to a pod vanish, or not any more: a rule comes before the route that a pod has."""
+        self._installed.run_inside("ip", "rule", change, "to", f"{address}/32", "priority", "1", "blackhole")
 
 
 def lose_node(
@@ -158,8 +169,8 @@ def lose_node(
     before = {name: load.report() for name, load in loads.items()}
     spare_before = models.count_spare_answers()
     lost_node = LostNode(models.space, node)
-    began_s = time.monotonic()
     lost_node.cut_power()
+    began_s = time.monotonic()
     first_s: dict[str, float] = {}
     was_reported = False
     try:

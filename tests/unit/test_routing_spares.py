@@ -148,6 +148,24 @@ def test_every_pod_is_asked_for_its_model_on_the_port_of_rest() -> None:
                 assert pod["endpoint"]["health_check_config"] == {"port_value": 8000}
 
 
+def test_what_was_sent_to_a_node_that_is_gone_ends_after_the_checks_have_left_it_out() -> None:
+    def read_cluster(pool: EndpointPool) -> dict[str, Any]:
+        data = clusters.encode_cluster("c", pool, InferenceProtocol.GRPC)
+        return json_format.MessageToDict(protos.decode(clusters.TYPE, data), preserving_proto_field_name=True)
+
+    cluster = read_cluster(a_pool(*OWN))
+    probes = {"keepalive_probes": 2, "keepalive_time": 2, "keepalive_interval": 1}
+    assert cluster["upstream_connection_options"]["tcp_keepalive"] == probes
+    [option] = cluster["upstream_bind_config"]["socket_options"]
+    assert (option["level"], option["name"], option["int_value"]) == ("6", "18", "4000")
+    # Two checks of 1 s with pauses of 0.5 s.
+    [check] = cluster["health_checks"]
+    assert (check["timeout"], check["interval"], check["unhealthy_threshold"]) == ("1s", "0.500s", 2)
+    plain = read_cluster(EndpointPool(KEY, OWN))
+    assert "upstream_bind_config" not in plain
+    assert plain["upstream_connection_options"]["tcp_keepalive"]["keepalive_time"] == 10
+
+
 @pytest.mark.parametrize("protocol", InferenceProtocol)
 def test_a_passed_check_does_not_end_the_ejection_of_a_pod_that_fails_requests(
     protocol: InferenceProtocol,
