@@ -229,6 +229,25 @@ def test_what_a_lost_node_takes(
     assert shares.spares_needed == ceil(max(expected.values(), default=0.0))
 
 
+def test_other_models_do_not_take_the_room_of_one_that_a_spare_serves_for_missing_replicas() -> None:
+    # Its node is gone, and its replacement loads on the spare's own node.
+    lost = replace(a_model("lost", n1=0.5), missing=1)
+    others = [a_model("other-0", n2=0.5), a_model("other-1", n3=0.5)]
+    rules = SpareRules(4, max_models=2)
+    serving = SharedSpare(0, "n1", 1, ("lost",), frozenset({"lost"}))
+    plan = plan_shared_spares([lost, *others], ("n1", "n2", "n3"), rules, [serving])
+    assert "lost" in next(spare for spare in plan.spares if spare.number == 0).models
+    assert plan.uncovered == ()
+    # The next one has loaded it: it leaves.
+    moved = [
+        replace(spare, loaded=frozenset(spare.models) if spare.number else serving.loaded)
+        for spare in plan.spares
+    ]
+    after = plan_shared_spares([lost, *others], ("n1", "n2", "n3"), rules, moved)
+    assert [spare.number for spare in after.spares if "lost" in spare.models] != [0]
+    assert "lost" not in next(spare for spare in after.spares if spare.number == 0).models
+
+
 def test_only_replicas_that_serve_stay_without_a_node() -> None:
     shares = measure_node_shares(linear_curve(100.0), 190.0, {"n0": 2, "?": 2}, "ads/ctr", 1, {"n0": 2})
     # The two that are missing serve nothing without n0, which the other two could serve without.

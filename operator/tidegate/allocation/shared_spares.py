@@ -189,16 +189,20 @@ class _OpenSpare:
     def __init__(self, number: int, node: str, slices: int) -> None:
         self.number, self.node, self.slices = number, node, slices
         self.models: dict[str, NodeShares] = {}
+        self.held: dict[str, NodeShares] = {}
+        """Models that it serves for missing replicas, although it cannot have them for long: they have room until they leave."""
         self.busy: defaultdict[str, float] = defaultdict(float)
         self.model_bytes = 0.0
 
     def has_room(self, inference: NodeShares, rules: SpareRules) -> bool:
         """Return whether this one can be loaded as well."""
-        loading = max([inference.model_bytes, *(model.model_bytes for model in self.models.values())])
+        present = (*self.models.values(), *self.held.values())
+        loading = max([inference.model_bytes, *(model.model_bytes for model in present)])
         return (
             inference.slices <= self.slices
-            and len(self.models) < rules.max_models
+            and len(self.models) + len(self.held) < rules.max_models
             and inference.key not in self.models
+            and inference.key not in self.held
             and self.model_bytes + inference.model_bytes + loading <= rules.limit_bytes(self.slices)
         )
 
@@ -220,6 +224,11 @@ class _OpenSpare:
         self.model_bytes += inference.model_bytes
         for node, busy in inference.busy_by_node.items():
             self.busy[node] += busy / inference.spares_needed
+
+    def hold_model(self, inference: NodeShares) -> None:
+        """Keep room for a model that is loaded."""
+        self.held[inference.key] = inference
+        self.model_bytes += inference.model_bytes
 
     def remove_model(self, inference: NodeShares) -> None:
         """Unload a model."""
@@ -265,6 +274,8 @@ class _Packing:
                 continue
             if restored.can_serve(inference, self._rules):
                 restored.add_model(inference)
+            elif inference.missing and key in spare.loaded and restored.has_room(inference, self._rules):
+                restored.hold_model(inference)
 
     def cover_model(self, inference: NodeShares) -> bool:
         """Load a model on as many spares as it needs; return False, and load it on none, if they are too few."""
@@ -290,7 +301,11 @@ class _Packing:
         for key in sorted(spare.loaded & by_key.keys()):
             inference = by_key[key]
             loaded = self._loaded[key] & {other.number for other in self._spares if key in other.models}
-            if len(loaded) < inference.spares_needed and remaining.has_room(inference, self._rules):
+            if len(loaded) >= inference.spares_needed:
+                continue
+            if key in remaining.held:
+                remaining.models[key] = remaining.held[key]
+            elif remaining.has_room(inference, self._rules):
                 remaining.models[key] = inference
                 remaining.model_bytes += inference.model_bytes
 

@@ -189,7 +189,12 @@ class _PolicyRun:
                 f"policy {policy.name}", "plans no shared spares; use one of the allocator's"
             )
         realtime = self._scenario.select_tier(Tier.REALTIME)
-        spread = {model.key: fleet.spread_replicas(model.key) for model in realtime}
+        spread: dict[str, Mapping[str, int]] = {}
+        for model in realtime:
+            placed = fleet.spread_replicas(model.key)
+            unplaced = max(decided[model.key] - sum(placed.values()), 0)
+            # Those that have no slices yet count as on a node of their own.
+            spread[model.key] = {**placed, f"?{model.key}": unplaced} if unplaced else placed
         missing = {model.key: max(decided[model.key] - fleet.sets[model.key].ready, 0) for model in realtime}
         plan = policy.plan_spares(spread, missing, fleet.remaining_nodes, fleet.spares.list_spares(now_s))
         self._spare_slices = plan.slice_count
