@@ -53,8 +53,10 @@ from tidegate_controllers.reconcilers.model_access import (
     ModelAccessReconciler,
     PipelinePodSettings,
 )
+from tidegate_controllers.reconcilers.shared_spares import SharedSparesReconciler
 from tidegate_controllers.release import ReleaseMeasurer
 from tidegate_controllers.serving import ServingObserver
+from tidegate_controllers.shared_spares import SharedSpares
 from tidegate_controllers.sharing import GpuSharing
 from tidegate_controllers.stores import Stores
 from tidegate_controllers.typed_caches import FeatureUsersIndex, IndexedAccesses, OverrideIndex, TypedCaches
@@ -108,6 +110,7 @@ class _Reconcilers:
     features: FeatureComputeReconciler
     access: ModelAccessReconciler
     pool: ComputePoolReconciler
+    spares: SharedSparesReconciler
     allocator: Allocator
     override: ComputeOverrideReconciler
 
@@ -154,6 +157,7 @@ class ControllerManager:
             features=queue("feature-compute", lambda key: self._current.get().features.reconcile(key)),
             accesses=queue("model-access", lambda key: self._current.get().access.reconcile(key)),
             pools=queue("compute-pool", lambda key: self._current.get().pool.reconcile(key)),
+            spares=queue("shared-spares", lambda key: self._current.get().spares.reconcile_spares(key), 1),
             # The solver takes one input at a time.
             allocators=queue("allocator", lambda key: self._current.get().allocator.reconcile(key), 1),
             overrides=queue("compute-override", lambda key: self._current.get().override.reconcile(key), 1),
@@ -176,6 +180,9 @@ class ControllerManager:
             parts.stores,
         )
         self._placements.subscribe(self.queues.inferences.add)
+        self._spares = SharedSpares(parts.stores, parts.ownership, self._placements)
+        self._spares.subscribe_pools(self.queues.spares.add)
+        self._spares.subscribe_statuses(self.queues.pools.add)
         parts.workloads.subscribe(self.queues.inferences.add)
         connect_pools(parts.stores, self.queues, parts.occupancy, parts.sharing)
         self._overrides = OverrideIndex(TypedCache(ComputeOverride, parts.stores.overrides, strict=True))
@@ -188,6 +195,7 @@ class ControllerManager:
         parts = self._parts
         # What an earlier term of this process knew may have changed under another leader.
         self._allocations.clear()
+        self._spares.forget_plans()
         if parts.sharing is not None:
             parts.sharing.clear()
         reconcilers = self._current.reconcilers = self._create_reconcilers(fence)
@@ -245,8 +253,17 @@ class ControllerManager:
                 occupancy=parts.occupancy,
                 overrides=self._overrides,
                 allocations=self._allocations,
+                spares=self._spares,
                 sharing=parts.sharing,
                 clock=parts.clock,
+            ),
+            spares=SharedSparesReconciler(
+                applier=applier,
+                agents=parts.agents,
+                pools=self._pools,
+                inferences=self._caches.inferences,
+                spares=self._spares,
+                settings=parts.serving,
             ),
             allocator=self._create_allocator(fence),
             override=ComputeOverrideReconciler(applier, self._caches.inferences, parts.clock),
@@ -261,6 +278,7 @@ class ControllerManager:
             views=self._views,
             occupancy=self._parts.occupancy,
             placements=self._placements,
+            spares=self._spares,
             overrides=self._overrides,
             clock=clock,
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import GROUP, ObjectKey
 from tidegate.kube.kinds import DEPLOYMENT, JOB, Kind
@@ -14,11 +15,13 @@ from tidegate.kube.store import ObjectStore, key_of, labels_of, uid_of
 from tidegate.resources.names import (
     INFERENCE_LABEL,
     POOL_LABEL,
+    SPARE_LABEL,
     make_child_name,
     make_pool_deployment_name,
     parse_slices,
     to_label_value,
 )
+from tidegate.resources.shared_spare import make_spare_name
 from tidegate_controllers.stores import OwnerIndex, Stores
 
 _REPLICA_SET: Final = "ReplicaSet"
@@ -37,7 +40,7 @@ class _SliceLabels:
 
 
 class Ownership:
-    """Decides whether pods and workloads belong to the Inference that their labels name.
+    """Decides whether pods and workloads belong to the Inference, or to the pool of shared spares, that their labels name.
 
     Anyone who may create a pod may set its labels, and its owner references just as well. So each object on the
     way from the pod to the Inference must exist and say the same.
@@ -51,17 +54,22 @@ class Ownership:
 
     def __init__(self, stores: Stores) -> None:
         self._inferences = stores.inferences
+        self._pools = stores.pools
         self._workloads: Mapping[Kind, ObjectStore] = {DEPLOYMENT: stores.deployments, JOB: stores.jobs}
         self._pods = stores.pods
         self._owned_pods: dict[ObjectKey, tuple[str, _SliceLabels | None]] = {}
         self._owned_workloads: dict[tuple[Kind, ObjectKey], str] = {}
         self._refused: set[ObjectKey] = set()
+        self._refused_spares: set[ObjectKey] = set()
+        """Those that claim to be a pool's shared spares."""
         self._subscribers: list[Subscriber] = []
         for kind, store in self._workloads.items():
             store.subscribe(self._forget_workload(kind, store))
             OwnerIndex(store, INFERENCE_LABEL, self._recheck_refused)
         self._pods.subscribe(self._forget_pod)
         self._inferences.subscribe(self._recheck_refused)
+        stores.deployments.subscribe(self._spare_changed)
+        self._pools.subscribe(self._recheck_spares)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call `subscriber` with each pod that turns out to be an Inference's after `owns_pod` has denied it."""
@@ -76,10 +84,13 @@ class Ownership:
             self._owned_pods[key] = identity
             if key in self._refused:
                 self._refused.discard(key)
+                self._refused_spares.discard(key)
                 for subscriber in self._subscribers:
                     subscriber(key)
             return True
         self._refused.add(key)
+        if SPARE_LABEL in labels_of(body):
+            self._refused_spares.add(key)
         return False
 
     def owns_workload(self, kind: Kind, body: Manifest) -> bool:
@@ -92,12 +103,34 @@ class Ownership:
             self._owned_workloads[key] = uid
         return owned
 
+    def owns_spare(self, deployment: Manifest) -> bool:
+        """Return whether a cached Deployment is that of a shared spare of the pool that controls it."""
+        owner, labels = _find_controller(deployment), labels_of(deployment)
+        number = labels.get(SPARE_LABEL, "")
+        if (
+            owner is None
+            or owner["kind"] != ComputePool.KIND
+            or not owner["apiVersion"].startswith(f"{GROUP}/")
+            or not number.isdecimal()
+        ):
+            return False
+        pool = self._pools.get(ObjectKey("", owner["name"]))
+        return (
+            pool is not None
+            and uid_of(pool) == owner["uid"]
+            and labels.get(POOL_LABEL) == to_label_value(owner["name"])
+            and deployment["metadata"]["name"] == make_spare_name(owner["name"], int(number))
+        )
+
     def _is_owned_pod(self, pod: Manifest, claimed: _SliceLabels | None) -> bool:
         workload = self._find_workload(pod)
         if workload is None:
             return False
         kind, body = workload
         template = labels_of(body["spec"]["template"])
+        if SPARE_LABEL in labels_of(pod):
+            granted = _parse_slice_labels(template)
+            return kind is DEPLOYMENT and claimed is not None and claimed == granted and self.owns_spare(body)
         name = template.get(INFERENCE_LABEL)
         if labels_of(pod).get(INFERENCE_LABEL) != name or not self.owns_workload(kind, body):
             return False
@@ -167,6 +200,20 @@ class Ownership:
         if self._pods.get(key) is None:
             self._owned_pods.pop(key, None)
             self._refused.discard(key)
+            self._refused_spares.discard(key)
+
+    def _spare_changed(self, key: ObjectKey) -> None:
+        """Check refused pods of shared spares again after the Deployment of one was added or changed."""
+        body = self._workloads[DEPLOYMENT].get(key)
+        if body is not None and SPARE_LABEL in labels_of(body):
+            self._recheck_spares(key)
+
+    def _recheck_spares(self, _key: ObjectKey) -> None:
+        """Check refused pods of shared spares again."""
+        for key in tuple(self._refused_spares):
+            body = self._pods.get(key)
+            if body is not None:
+                self.owns_pod(body)
 
     def _recheck_refused(self, inference: ObjectKey) -> None:
         """Check refused pods again after their Inference or a workload of it was added or changed."""

@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.inference import Inference, PoolShare
+from tidegate.api.inference import Inference, PoolShare, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.kube.kinds import DEPLOYMENT, JOB, Kind
@@ -41,6 +41,9 @@ from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, make_child_name, to_label_value
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.stores import OwnerIndex, Stores
+
+SPARES_CLAIM: Final = ObjectKey("", "shared-spares")
+"""The key of the claim of a pool's shared spares; every Inference has a namespace."""
 
 Wake = Callable[[ObjectKey], None]
 LiveWorkloadT = TypeVar("LiveWorkloadT", bound=LiveWorkload)
@@ -190,6 +193,17 @@ class Placements:
     def list_claims(self, pool: str) -> Sequence[PoolClaim]:
         """Return the claims of Inferences that ask for slices of a pool or still have some, by key."""
         return sorted(self._claims_on(to_label_value(pool)), key=lambda claim: claim.key)
+
+    def reserve_spares(self, label: str, slices: int) -> None:
+        """Reserve so many slices of a pool, given by its label, for the spares that Inferences share."""
+        claims = self._pool_claims[label]
+        before = next((claim.assigned for claim in claims if claim.key == SPARES_CLAIM), 0)
+        if slices:
+            claims.put_claim(PoolClaim(SPARES_CLAIM, Tier.REALTIME, 1, slices, slices, ""))
+        else:
+            claims.remove_claim(SPARES_CLAIM)
+        if slices < before:
+            self._wake_gaining(label)
 
     def find_workload(self, key: ObjectKey) -> LiveWorkload | None:
         """Return the Deployment of an Inference with the most replicas, or the Job of its batch, if there is one."""

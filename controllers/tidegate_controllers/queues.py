@@ -30,6 +30,8 @@ class WorkQueues:
     features: WorkQueue
     accesses: WorkQueue
     pools: WorkQueue
+    spares: WorkQueue
+    """Pools again, for the spares that Inferences share."""
     allocators: WorkQueue
     """Pools again, for the allocator."""
     overrides: WorkQueue
@@ -41,13 +43,14 @@ class WorkQueues:
             self.features,
             self.accesses,
             self.pools,
+            self.spares,
             self.allocators,
             self.overrides,
         )
 
     def enqueue_pod_owners(self, stores: Stores) -> None:
         """Enqueue everything that has pods, since the inputs of all of them have changed."""
-        for queue in (self.inferences, self.features, self.accesses):
+        for queue in (self.inferences, self.features, self.accesses, self.spares):
             for key in self.list_sources(stores)[queue]():
                 queue.add(key)
 
@@ -58,6 +61,7 @@ class WorkQueues:
             self.features: lambda: tuple(stores.features.keys()),
             self.accesses: lambda: tuple(stores.accesses.keys()),
             self.pools: lambda: tuple(stores.pools.keys()),
+            self.spares: lambda: tuple(stores.pools.keys()),
             self.allocators: lambda: tuple(stores.pools.keys()),
             self.overrides: lambda: tuple(stores.overrides.keys()),
         }

@@ -143,6 +143,7 @@ def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> ModelI
         ReplicaBounds(least, draw(st.none() | st.integers(least, 4))),
         value=draw(st.sampled_from([0.5, 1.0, 7.0])),
         keeps_node_spare=draw(st.booleans()),
+        has_shared_spare=draw(st.booleans()),
     )
 
 

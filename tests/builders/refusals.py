@@ -1493,6 +1493,26 @@ COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
             ("30d", "should match"),
         )
     ),
+    *(
+        _pool(
+            f"policy-spares-{field}-{count}",
+            f".policy.nodeLoss.sharedSpares.{field}",
+            says,
+            policy={"nodeLoss": {"mode": "Shared", "sharedSpares": {field: count}}},
+        )
+        for field, count, says in (
+            ("maxModels", 0, "greater than or equal to 1"),
+            ("maxModels", 65, "less than or equal to 64"),
+            ("maxSlices", 0, "greater than or equal to 1"),
+        )
+    ),
+    _pool(
+        "policy-spares-on-gpus",
+        ".policy.nodeLoss.mode",
+        "policy.nodeLoss.mode Shared is only for CPU slices",
+        policy={"nodeLoss": {"mode": "Shared"}},
+        slice={"cpu": None, "mps": _MPS},
+    ),
     _pool(
         "policy-freeze",
         ".policy.freeze[0].duration",

@@ -24,6 +24,7 @@ from tidegate_dataplane.contract.metrics import CounterMetric, HistogramMetric, 
 
 POD: Final = "inf-ctr-6d5f8-x2k4p"
 FEATURES_POD: Final = "fc-live-6d5f8-x2k4p"
+SPARE_POD: Final = "spare-ctr-0-6d5f8-x2k4p"
 _IN_PODS: Final = frozenset({"Agents", "Batch", "Feature stores", "ONNX runner", "Pipelines"})
 """What is shown by the pods of a model or of features; their namespace is a label that Prometheus gives."""
 _ELSEWHERE: Final = frozenset({"Gateways"})
@@ -41,6 +42,7 @@ _STATES: Final[Mapping[str, tuple[str, ...]]] = {
     "tidegate_inference_version": ("target", "serving"),
     "tidegate_pool_slices": ("total", "healthy", "free"),
     "tidegate_pool_faulty_nodes": ("Waiting",),
+    "tidegate_pool_shared_spares": ("ready", "incomplete"),
 }
 _VALUES: Final[Mapping[str, float]] = {
     "tidegate_inference_slo_objective_ratio": 0.99,
@@ -173,6 +175,7 @@ async def test_every_query_of_every_panel_has_series(gateway: Gateway, prometheu
             "gateway-1": gateway.envoy.admin,
             POD: pod,
             FEATURES_POD: pod,
+            SPARE_POD: pod,
             "ours": ours,
         }
         prometheus.rules = hurried(render_recording_rules())

@@ -22,7 +22,9 @@ from tidegate.planning.access.admitted_shares import RouteLoad
 from tidegate.publisher import share_planner
 from tidegate.publisher.routing_inputs import RoutingInputs
 from tidegate.publisher.share_planner import SharePlanner, build_loads, resolve_gateways
-from tidegate.resources.names import INFERENCE_LABEL
+from tidegate.resources.names import INFERENCE_LABEL, SPARE_LABEL, SPARE_MODELS_ANNOTATION
+from tidegate.routing.fleet import BackendKey, BackendKind
+from tidegate.routing.incremental import IncrementalTranslator
 from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.telemetry.route_rates import RouteRates
 from tidegate.xds.metrics import XdsMetrics
@@ -175,6 +177,63 @@ async def test_an_access_that_cannot_be_planned_is_no_load_and_the_others_are_pl
     await planner.update_shares()
     assert planner.shares.by_route.keys() == {REST_ROUTE, "access/ads/bad/rest"}
     assert inputs.faults.failures == {}
+
+
+@pytest.mark.parametrize(
+    ("offered", "needed"),
+    [
+        ([90.0], 1.5),
+        # A spare serves nothing while the decided replica has capacity, or nothing is known.
+        ([60.0], 1),
+        ([float("nan")], 1),
+        ([90.0, None], 1),
+        ([90.0, 40.0], 1),
+        # A little less changes nothing, and a little more does.
+        ([90.0, 80.0], 1.5),
+        ([90.0, 70.0], 1.2),
+        ([90.0, 91.0], 1.6),
+    ],
+)
+async def test_a_shared_spare_gets_what_the_decided_replicas_have_no_capacity_for(
+    offered: Sequence[float | None], needed: float
+) -> None:
+    inputs = fill_inputs("Local", {"requestsPerSecond": "60"})
+    spare = {
+        "metadata": {
+            "name": "spare",
+            "namespace": "ads",
+            "uid": "spare",
+            "labels": {SPARE_LABEL: "0"},
+            "annotations": {SPARE_MODELS_ANNOTATION: "ctr=1@s"},
+        },
+        "status": {"podIP": "10.0.0.9", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    put_object(inputs, kinds.POD, spare)
+    rates = iter(offered)
+
+    class Rates(RouteRates):
+        async def read_gateways(self, gateways: Sequence[ScrapeTarget]) -> Mapping[str, float] | None:
+            rate = next(rates)
+            return None if rate is None else {REST_ROUTE: rate}
+
+    async def find_gateways() -> Sequence[ScrapeTarget]:
+        return []
+
+    planner = SharePlanner(
+        inputs=inputs,
+        shares=AdmittedShares(),
+        metrics=XdsMetrics(CollectorRegistry()),
+        find_gateways=find_gateways,
+        rates=Rates(),
+    )
+    for _ in offered:
+        await planner.update_shares()
+    routing = IncrementalTranslator()
+    inputs.feed_changes(routing)
+    pool = routing.take_change().pools[BackendKey(BackendKind.INFERENCE, "ads", "ctr")]
+    assert pool is not None
+    assert pool.spares is not None
+    assert pool.spares.needed == needed
 
 
 async def test_gateways_are_those_behind_the_name() -> None:

@@ -634,6 +634,44 @@ async def test_decisions_come_in_pages_on_the_page_and_through_the_api(dashboard
     assert '/decisions/gpu-a-10"' not in page
 
 
+async def test_spares_that_inferences_share_are_shown_with_what_they_serve(dashboard: Dashboard) -> None:
+    spare = {"name": "spare-gpu-a-0", "namespace": "ads", "node": "node-1", "slices": 1}
+    reason = "the loss of node node-0 takes 0.8 busy replicas of fine (0.8)"
+    models = [{"inference": "fine", "version": "3"}]
+    placed = {"placement": {"pool": "gpu-a"}, "scaling": {"minReplicas": 1, "maxReplicas": 1}}
+    dashboard.put(
+        a_compute_pool(
+            "gpu-a",
+            status={"sharedSpares": {"slices": 1, "spares": [{**spare, "models": models, "reason": reason}]}},
+        ),
+        an_inference("fine", **placed),
+        a_decision(
+            shared_spares=[
+                {
+                    "namespace": "ads",
+                    "node": "node-1",
+                    "slices": 1,
+                    "models": ["fine"],
+                    "reason": reason,
+                }
+            ]
+        ),
+    )
+    pod = a_pod(0, "node-1", "")
+    pod["metadata"]["labels"] = {"tidegate.io/pool": "gpu-a", "tidegate.io/slices": "1"}
+    pod["metadata"]["labels"] |= {"tidegate.io/tier": "realtime", "tidegate.io/shared-spare": "0"}
+    pod["metadata"]["annotations"] = {"tidegate.io/shared-models": "fine=3@s"}
+    dashboard.parts.fleet.pods.observe("ADDED", pod)
+
+    line = f"ads/spare-gpu-a-0, 1 slice on node node-1, has fine version 3: {reason}"
+    pool = await read(dashboard, "/computepools/gpu-a")
+    assert line in pool
+    assert 'title="ads/fine, realtime, pod ' in pool
+    assert line in await read(dashboard, "/inferences/ads/fine")
+    decision = await read(dashboard, "/decisions/gpu-a-1")
+    assert f"on node node-1, 1 slice: {reason}" in decision
+
+
 async def test_a_pool_of_a_thousand_nodes_stays_a_page(dashboard: Dashboard) -> None:
     dashboard.put(
         a_compute_pool(

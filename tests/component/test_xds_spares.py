@@ -20,7 +20,7 @@ DETECTED_S = 6.0
 """Two checks of 1 s with pauses of 0.5 s, and as much for a busy machine."""
 
 
-def with_spare(backend: Backend, spares: Sequence[Upstream], decided: int) -> Backend:
+def with_spare(backend: Backend, spares: Sequence[Upstream], decided: float) -> Backend:
     return backend.with_spares([spare.endpoint for spare in spares], decided)
 
 
@@ -110,14 +110,23 @@ async def test_of_several_pods_the_spare_gets_the_share_of_the_one_that_is_gone(
     assert 60 <= answers["spare"] <= 140
 
 
-@pytest.mark.parametrize(("decided", "fewest", "most"), [(2, 60, 140), (1, 0, 0)])
+@pytest.mark.parametrize(("decided", "fewest", "most"), [(2, 60, 140), (1, 0, 0), (1.25, 12, 68)])
 async def test_a_pod_that_is_decided_and_not_there_has_a_share_as_well(
-    gateway: Gateway, decided: int, fewest: int, most: int
+    gateway: Gateway, decided: float, fewest: int, most: int
 ) -> None:
     own, spare = await gateway.upstream("own"), await gateway.upstream("spare")
     client = await gateway.start(a_model_access(), with_spare(backend_of("ctr", own), [spare], decided))
     await wait_for_healthy(gateway, 2)
     assert fewest <= (await ask(client, 200))["spare"] <= most
+
+
+async def test_two_spares_replace_two_of_three_pods(gateway: Gateway) -> None:
+    own = await gateway.upstream("own")
+    spares = [await gateway.upstream(name) for name in ("spare-0", "spare-1")]
+    client = await gateway.start(a_model_access(), with_spare(backend_of("ctr", own), spares, 3))
+    await wait_for_healthy(gateway, 3)
+    # A third, drawn at random: 100 of 300, with a deviation of 8.2; with priorities it would be half of them.
+    assert 65 <= (await ask(client, 300))["own"] <= 135
 
 
 async def test_a_spare_answers_alone_while_no_pod_is_ready_and_before_the_fallback(gateway: Gateway) -> None:

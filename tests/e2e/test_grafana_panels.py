@@ -37,6 +37,7 @@ CANNOT: Final[Mapping[str, str]] = {
     "pool: Daemons not responding": NO_MPS,
     "pool: Clients": NO_MPS,
     "pool: MPS servers by state": NO_MPS,
+    "pool: Requests that shared spares answer": "no spare: the pool has one node",
     "allocation: Forecast by Inference": "no forecast: it takes a day of history",
 }
 """Panels that are empty on this cluster, and why; one that is not is a mistake here."""

@@ -146,7 +146,11 @@ BODIES: tuple[Body, ...] = (
                     "inferences": [{"namespace": "ads", "name": "ctr"}],
                 },
             ],
-            "nodeLoss": {"mode": "Strict", "expectedEvery": "3600h"},
+            "nodeLoss": {
+                "mode": "Shared",
+                "expectedEvery": "3600h",
+                "sharedSpares": {"maxModels": 4, "maxSlices": 2},
+            },
         },
     ),
     compute_override_body(pin={"replicas": 2}),

@@ -18,6 +18,7 @@ from tidegate_localcluster.supplies import find_source_root
 CONTROLLERS: Final = "system:serviceaccount:tidegate-system:tidegate-controllers"
 RULES: Path = find_source_root() / "charts" / "tidegate" / "files" / "rbac" / "controllers-cluster.yaml"
 COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+SERVED: Final = "tidegate.io/shared-models"
 NOTHING_ELSE: Final = "of pods of theirs, and nothing else"
 
 
@@ -42,7 +43,8 @@ def pods(kubectl: Kubectl, file_namespace: str) -> Iterator[str]:
     kubectl.apply(*policies("child-bounds"), {**role, "rules": yaml.safe_load(RULES.read_text())})
     kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={CONTROLLERS}")
     ours = {"app.kubernetes.io/managed-by": "tidegate"}
-    kubectl.apply(account, a_pod("ours", **ours), a_pod("theirs"), namespace=file_namespace)
+    spare = a_pod("spare", **ours, **{"tidegate.io/shared-spare": "0"})
+    kubectl.apply(account, a_pod("ours", **ours), spare, a_pod("theirs"), namespace=file_namespace)
     wait_until(
         lambda: NOTHING_ELSE in patched(kubectl, file_namespace, "theirs", annotations={COST: "-1"}),
         what="the policy is in force",
@@ -66,6 +68,13 @@ def test_the_order_of_ends_may_be_written_and_removed(kubectl: Kubectl, pods: st
     for cost, left in (("-1", {"kept": "yes", COST: "-1"}), (None, {"kept": "yes"})):
         assert patched(kubectl, pods, "ours", annotations={COST: cost}) == ""
         assert kubectl.json("get", "pod", "ours", "-n", pods)["metadata"]["annotations"] == left
+
+
+def test_what_a_pod_serves_may_be_written_to_shared_spares_alone(kubectl: Kubectl, pods: str) -> None:
+    assert patched(kubectl, pods, "spare", annotations={SERVED: "ctr=3"}) == ""
+    assert patched(kubectl, pods, "spare", annotations={SERVED: "ctr=4,cvr=1"}) == ""
+    assert NOTHING_ELSE in patched(kubectl, pods, "spare", annotations={SERVED: "ctr=4", "kept": "no"})
+    assert NOTHING_ELSE in patched(kubectl, pods, "ours", annotations={SERVED: "ctr=3"})
 
 
 @pytest.mark.parametrize(

@@ -223,10 +223,12 @@ async def test_a_shorter_load_time_does_not_put_an_event_off_that_is_near() -> N
         find_pool_workload=lambda *_: None,
         list_all=tuple,
         store=SimpleNamespace(by_label=lambda *_: ()),
+        list_live=lambda _: (),
+        get_plan=lambda _: None,
     )
     observer = PoolObserver(
         pools=caches, inferences=caches, decisions=caches, views=caches, occupancy=caches, placements=caches,
-        overrides=caches, clock=clock,
+        spares=caches, overrides=caches, clock=clock,
     )  # fmt: skip
     pool = a_compute_pool(policy={"events": [SALE]})
 

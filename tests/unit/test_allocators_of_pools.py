@@ -35,6 +35,8 @@ from tidegate_controllers.allocator.forecasts import AllocationForecasts
 from tidegate_controllers.allocator.observer import PoolObserver
 from tidegate_controllers.allocator.reconciler import AllocationResults, Allocator
 from tidegate_controllers.allocator.solver import PoolSolver
+from tidegate_controllers.ownership import Ownership
+from tidegate_controllers.shared_spares import SharedSpares
 from tidegate_controllers.typed_caches import OverrideIndex
 
 POOLS = ("cpu-a", "cpu-b")
@@ -87,6 +89,7 @@ class World(PlacementWorld):
             views=self.views,
             occupancy=self.occupancy,
             placements=self.placements,
+            spares=SharedSpares(self.stores, Ownership(self.stores), self.placements),
             overrides=OverrideIndex(TypedCache(ComputeOverride, self.stores.overrides)),
             clock=self.clock,
         )

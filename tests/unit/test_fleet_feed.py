@@ -14,7 +14,15 @@ from tidegate.kube import kinds
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.publisher.routing_inputs import RoutingInputs
-from tidegate.resources.names import CALLS_ANNOTATION, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
+from tidegate.resources.names import (
+    CALLS_ANNOTATION,
+    FEATURE_COMPUTE_LABEL,
+    INFERENCE_LABEL,
+    PIPELINE_LABEL,
+    SPARE_LABEL,
+    SPARE_MODELS_ANNOTATION,
+)
+from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.guards import CALLER_REASONS, AddressGuard, ClosedGuard, TokenGuard
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.incremental import IncrementalTranslator, RoutingChange
@@ -398,3 +406,37 @@ def test_addresses_are_named_once_each_by_the_age_of_their_accesses(fed: Fed) ->
     named = fed.feed.key_addresses
     fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"))
     assert fed.feed.key_addresses is named
+
+
+def test_a_shared_spare_answers_for_an_inference_whose_version_it_serves(fed: Fed) -> None:
+    def serving(version: str | None) -> Manifest:
+        status = {"versions": {"serving": version}} if version else {}
+        return {**inference_body("ctr"), "status": status}
+
+    def spares() -> dict[str, Any]:
+        pool = fed.take().pools[BackendKey(BackendKind.INFERENCE, "ads", "ctr")]
+        assert pool is not None
+        shared = pool.spares.pods if pool.spares is not None else ()
+        return {
+            "own": [endpoint.address for endpoint in pool.endpoints],
+            "spares": [endpoint.address for endpoint in shared],
+        }
+
+    annotation = {SPARE_MODELS_ANNOTATION: "ctr=3@s,cvr=1@s"}
+    fed.put(kinds.INFERENCE, serving("3"))
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"))
+    fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", annotations=annotation))
+    assert spares() == {"own": ["10.0.0.1"], "spares": ["10.0.0.2"]}
+    # Its model is not there, or not in the version of the replicas.
+    fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", annotations={SPARE_MODELS_ANNOTATION: "cvr=1@s"}))
+    assert spares()["spares"] == []
+    fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", annotations=annotation))
+    assert spares()["spares"] == ["10.0.0.2"]
+    fed.put(kinds.INFERENCE, serving("4"))
+    assert spares()["spares"] == []
+    # Without a replica nothing is known to serve, and the spare is all that there is.
+    fed.put(kinds.INFERENCE, serving(None))
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"), "DELETED")
+    assert spares() == {"own": ["10.0.0.2"], "spares": []}
+    fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", ready="False", annotations=annotation))
+    assert spares() == {"own": [], "spares": []}

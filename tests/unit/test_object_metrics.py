@@ -154,8 +154,14 @@ def test_a_pool_shows_its_slices_their_tiers_and_faulty_nodes() -> None:
         "tiers": [{"name": "realtime", "slices": 3}],
         "faultyNodes": [{"node": "gpu-0", "state": "Quarantined"}],
         "imbalancePercent": 25,
+        "sharedSpares": {
+            "slices": 3,
+            "spares": [{"name": "a"}, {"name": "b"}, {"name": "c", "problem": "it has no pod yet"}],
+            "uncovered": [{"inference": "ads/ctr", "reason": "no room"}],
+        },
     }
-    registry = a_registry(a_body(COMPUTE_POOL, {"spec": {}, "status": status}, name="gpu-a"))
+    plain = a_body(COMPUTE_POOL, {"spec": {}}, name="gpu-b")
+    registry = a_registry(a_body(COMPUTE_POOL, {"spec": {}, "status": status}, name="gpu-a"), plain)
 
     def value(metric: str, **labels: str) -> float | None:
         return registry.get_sample_value(metric, {"pool": "gpu-a", **labels})
@@ -165,3 +171,8 @@ def test_a_pool_shows_its_slices_their_tiers_and_faulty_nodes() -> None:
     assert value("tidegate_pool_imbalance_ratio") == 1.25
     assert value("tidegate_pool_faulty_nodes", state="Quarantined") == 1
     assert value("tidegate_pool_faulty_nodes", state="Restarting") == 0
+    assert value("tidegate_pool_shared_spare_slices") == 3
+    assert value("tidegate_pool_shared_spares", state="ready") == 2
+    assert value("tidegate_pool_shared_spares", state="incomplete") == 1
+    assert value("tidegate_pool_uncovered_inferences") == 1
+    assert registry.get_sample_value("tidegate_pool_shared_spare_slices", {"pool": "gpu-b"}) == 0

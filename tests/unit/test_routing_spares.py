@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
+from builders.inference import an_inference
+from builders.pods import a_pod
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.access.backends import build_inference_backend
+from tidegate.resources.shared_spare import SpareModel
 from tidegate.routing import protos, proxyless
 from tidegate.routing.access_pools import add_spares
 from tidegate.routing.envoy import clusters, endpoints
@@ -22,7 +26,7 @@ SPARE = Endpoint("10.0.0.9")
 SMALL = Endpoint("10.0.0.5")
 
 
-def a_pool(*own: Endpoint, decided: int = 2, fallback: tuple[Endpoint, ...] = ()) -> EndpointPool:
+def a_pool(*own: Endpoint, decided: float = 2, fallback: tuple[Endpoint, ...] = ()) -> EndpointPool:
     backend = Backend(KEY, "ranker", own).with_spares([SPARE], decided)
     return replace(add_spares(EndpointPool(KEY, backend.endpoints), backend), fallback=fallback)
 
@@ -48,20 +52,78 @@ def addresses_by_priority(assignment: dict[str, Any]) -> dict[int, list[str]]:
     [
         (OWN, 2, 100),
         (OWN[:1], 2, 50),
-        (OWN[:1], 3, 33),
+        # One spare takes the place of one replica, however many are missing, as in a scale-up.
+        (OWN[:1], 3, 50),
+        (OWN, 8, 66),
+        # A part of one, of what clients send beyond what the pods serve.
+        (OWN, 2.5, 80),
         # More pods than decided, as in a rollout; and no number at all.
         (OWN, 1, 100),
         (OWN, 0, 100),
-        # Envoy accepts no factor of 0.
-        (OWN[:1], 1000, 1),
     ],
 )
-def test_spares_get_the_share_of_the_decided_pods_that_are_missing(
-    own: tuple[Endpoint, ...], decided: int, factor: int
+def test_spares_get_the_share_of_the_missing_pods_that_they_can_replace(
+    own: tuple[Endpoint, ...], decided: float, factor: int
 ) -> None:
     assignment = read_assignment(a_pool(*own, decided=decided))
     assert assignment["policy"]["overprovisioning_factor"] == factor
     assert addresses_by_priority(assignment) == {0: [pod.address for pod in own], 1: ["10.0.0.9"]}
+
+
+def test_with_more_missing_pods_than_ready_ones_spares_are_equals_with_the_weight_of_those_that_they_replace() -> (
+    None
+):
+    backend = Backend(KEY, "ranker", OWN[:1]).with_spares([SPARE, SMALL], 1000)
+    pool = replace(
+        add_spares(EndpointPool(KEY, backend.endpoints), backend), fallback=(Endpoint("10.0.0.7"),)
+    )
+    assignment = read_assignment(pool)
+    assert addresses_by_priority(assignment) == {0: ["10.0.0.1", "10.0.0.5", "10.0.0.9"], 1: ["10.0.0.7"]}
+    weights = [pod["load_balancing_weight"] for pod in assignment["endpoints"][0]["lb_endpoints"]]
+    assert weights == [200, 200, 200]
+    assert assignment["policy"]["overprovisioning_factor"] == 100_000
+
+    three = Backend(KEY, "ranker", OWN[:1]).with_spares([SPARE, SMALL, Endpoint("10.0.0.8")], 3)
+    joined = read_assignment(add_spares(EndpointPool(KEY, three.endpoints), three))["endpoints"][0]
+    assert [pod["load_balancing_weight"] for pod in joined["lb_endpoints"]] == [300, 200, 200, 200]
+
+
+@pytest.mark.parametrize(
+    ("ready", "decided", "capacity"), [(2, 2, 2), (1, 2, 2), (1, 4, 2), (0, 2, 1), (2, 1, 2), (2, 2.5, 2.5)]
+)
+def test_a_spare_adds_the_capacity_of_the_missing_pod_that_it_replaces(
+    ready: int, decided: float, capacity: float
+) -> None:
+    backend = Backend(KEY, "ranker", OWN[:ready]).with_spares([SPARE], decided)
+    assert backend.relative_capacity == capacity
+
+
+@pytest.mark.parametrize(
+    ("own", "serving", "shared", "is_used"),
+    [
+        (["s"], "3", SpareModel(3, "s"), True),
+        (["s"], "3", SpareModel(2, "s"), False),
+        # Another model has the same number since spec.model.uri was changed.
+        (["s"], "3", SpareModel(3, "t"), False),
+        (["s", "t"], "3", SpareModel(3, "t"), True),
+        # Without a pod of its own, nothing says more than the number.
+        ([], None, SpareModel(3, "s"), True),
+    ],
+)
+def test_a_spare_serves_only_the_model_that_the_own_pods_serve(
+    own: list[str], serving: str | None, shared: SpareModel, is_used: bool
+) -> None:
+    inference = an_inference(
+        "ctr",
+        status={"versions": {"serving": serving}},
+        placement={"pool": "cpu-a"},
+        scaling={"minReplicas": 2, "maxReplicas": 4},
+    )
+    pods = [a_pod(f"ctr-{number}", source=source) for number, source in enumerate(own)]
+    spare = replace(a_pod("spare-0", source=""), address="10.0.0.9", shared_models={"ctr": shared})
+    backend = build_inference_backend(inference, pods, [spare])
+    used = [*backend.endpoints, *(backend.spares.pods if backend.spares is not None else ())]
+    assert ("10.0.0.9" in [pod.address for pod in used]) is is_used
 
 
 def test_fallback_comes_after_the_spares_and_without_own_pods_they_are_the_first() -> None:
@@ -84,6 +146,24 @@ def test_every_pod_is_asked_for_its_model_on_the_port_of_rest() -> None:
         for locality in read_assignment(pool, protocol)["endpoints"]:
             for pod in locality["lb_endpoints"]:
                 assert pod["endpoint"]["health_check_config"] == {"port_value": 8000}
+
+
+def test_what_was_sent_to_a_node_that_is_gone_ends_after_the_checks_have_left_it_out() -> None:
+    def read_cluster(pool: EndpointPool) -> dict[str, Any]:
+        data = clusters.encode_cluster("c", pool, InferenceProtocol.GRPC)
+        return json_format.MessageToDict(protos.decode(clusters.TYPE, data), preserving_proto_field_name=True)
+
+    cluster = read_cluster(a_pool(*OWN))
+    probes = {"keepalive_probes": 2, "keepalive_time": 2, "keepalive_interval": 1}
+    assert cluster["upstream_connection_options"]["tcp_keepalive"] == probes
+    [option] = cluster["upstream_bind_config"]["socket_options"]
+    assert (option["level"], option["name"], option["int_value"]) == ("6", "18", "4000")
+    # Two checks of 1 s with pauses of 0.5 s.
+    [check] = cluster["health_checks"]
+    assert (check["timeout"], check["interval"], check["unhealthy_threshold"]) == ("1s", "0.500s", 2)
+    plain = read_cluster(EndpointPool(KEY, OWN))
+    assert "upstream_bind_config" not in plain
+    assert plain["upstream_connection_options"]["tcp_keepalive"]["keepalive_time"] == 10
 
 
 @pytest.mark.parametrize("protocol", InferenceProtocol)

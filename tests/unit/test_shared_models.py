@@ -208,6 +208,31 @@ async def test_an_order_that_comes_while_another_model_is_removed_is_carried_out
     await pod.reports("the newest version serves", cvr=serves(2))
 
 
+async def test_another_model_under_the_same_name_and_version_is_loaded(pod: SharedPod) -> None:
+    pod.accept(pod.order("ctr"), pod.order("cvr"))
+    await pod.reports("both serve", ctr=serves(1), cvr=serves(1))
+    write_artefact(pod.folder / "models" / "other", 1, MODEL)
+    pod.accept(pod.order("ctr", uri=f"file://{pod.folder}/models/other"), pod.order("cvr"))
+    # Nothing says that it serves while it is the model before that does.
+    assert "ads/ctr" not in pod.models.build_report().reports
+    await pod.reports("the other serves", ctr=serves(1), cvr=serves(1))
+    assert [len(pod.loads_of(model)) for model in ("ctr", "cvr")] == [2, 1]
+
+
+async def test_a_resent_order_reaches_the_agents_and_writes_no_file_of_the_pod(pod: SharedPod) -> None:
+    order = pod.order("ctr")
+    pod.accept(order)
+    await pod.reports("it serves", ctr=serves(1))
+    [lost] = [path for path in (pod.folder / "cache" / "shared" / "ads_ctr").iterdir() if path.is_file()]
+    lost.unlink()
+    written = (pod.folder / "cache" / "shared.json").stat()
+    assert pod.accept(order)
+    assert lost.is_file()
+    assert (pod.folder / "cache" / "shared.json").stat().st_ino == written.st_ino
+    await pod.reports("it serves", ctr=serves(1))
+    assert len(pod.loads_of("ctr")) == 1
+
+
 async def test_one_model_loads_at_a_time(pod: SharedPod) -> None:
     running: list[str] = []
     load = pod.server.load_version
@@ -273,3 +298,15 @@ def test_orders_that_cannot_share_a_pod_are_refused(changes: dict[str, Any], mes
     with pytest.raises(ValidationError, match=message):
         SharedOrders(epoch=1, orders=(first, second))
     assert SharedOrders(epoch=1, orders=(first,)).orders == (first,)
+
+
+async def test_a_disk_that_fails_one_model_stops_no_other_and_is_tried_again(pod: SharedPod) -> None:
+    obstacle = pod.folder / "cache" / "shared" / "ads_cvr"
+    obstacle.parent.mkdir()
+    obstacle.write_text("a file where the folder of cvr belongs")
+    pod.accept(pod.order("cvr"), pod.order("ctr"))
+    await pod.reports("ctr alone", ctr=serves(1))
+    assert not pod.task.done()
+    obstacle.unlink()
+    await pod.reports("both serve", ctr=serves(1), cvr=serves(1))
+    assert pod.loads_of("ctr") == [(1,)]

@@ -78,7 +78,8 @@ def test_no_spare_gets_more_than_it_serves_whichever_node_is_lost(
     assert plan.slice_count <= rules.slices
     for spare in plan.spares:
         assert 0 < len(spare.models) <= rules.max_models
-        assert sum(by_key[key].model_bytes for key in spare.models) <= rules.slice_bytes * spare.slices + 1e-6
+        taken = [by_key[key].model_bytes for key in spare.models]
+        assert sum(taken) + max(taken) <= rules.limit_bytes(spare.slices) + 1e-6
         assert all(by_key[key].slices <= spare.slices for key in spare.models)
         assert not any(by_key[key].busy_by_node.get(spare.node) for key in spare.models)
 
@@ -157,9 +158,12 @@ def test_models_of_different_nodes_share_a_spare_and_those_of_one_node_only_as_f
 
 def test_limits_leave_models_uncovered_by_name() -> None:
     both = [a_model("ads/a", n0=0.6, model_bytes=5.0), a_model("ads/b", n1=0.5, model_bytes=5.0)]
-    plan = plan_shared_spares(both, NODES, SpareRules(1, slice_bytes=9.0), ())
+    plan = plan_shared_spares(both, NODES, SpareRules(1, slice_bytes=14.0), ())
     assert (plan.slice_count, plan.uncovered) == (1, ("ads/b",))
-    assert plan_shared_spares(both, NODES, SpareRules(1, slice_bytes=10.0), ()).uncovered == ()
+    # One of them is loaded a second time for its next version.
+    assert plan_shared_spares(both, NODES, SpareRules(1, slice_bytes=15.0), ()).uncovered == ()
+    crowded = SpareRules(1, slice_bytes=16.0, server_bytes=2.0)
+    assert plan_shared_spares(both, NODES, crowded, ()).uncovered == ("ads/b",)
     assert plan_shared_spares(both, NODES, SpareRules(1, max_models=1), ()).uncovered == ("ads/b",)
     assert plan_shared_spares(both, NODES, SpareRules(0), ()) == SparePlan((), ("ads/a", "ads/b"))
     assert plan_shared_spares(both, (), ROOM, ()).uncovered == ("ads/a", "ads/b")
@@ -223,6 +227,69 @@ def test_what_a_lost_node_takes(
     shares = measure_node_shares(linear_curve(100.0), rate, spread, "ads/ctr", 1)
     assert shares.busy_by_node == pytest.approx(expected)
     assert shares.spares_needed == ceil(max(expected.values(), default=0.0))
+
+
+def test_other_models_do_not_take_the_room_of_one_that_a_spare_serves_for_missing_replicas() -> None:
+    # Its node is gone, and its replacement loads on the spare's own node.
+    lost = replace(a_model("lost", n1=0.5), missing=1)
+    others = [a_model("other-0", n2=0.5), a_model("other-1", n3=0.5)]
+    rules = SpareRules(4, max_models=2)
+    serving = SharedSpare(0, "n1", 1, ("lost",), frozenset({"lost"}))
+    plan = plan_shared_spares([lost, *others], ("n1", "n2", "n3"), rules, [serving])
+    assert "lost" in next(spare for spare in plan.spares if spare.number == 0).models
+    assert plan.uncovered == ()
+    # The next one has loaded it: it leaves.
+    moved = [
+        replace(spare, loaded=frozenset(spare.models) if spare.number else serving.loaded)
+        for spare in plan.spares
+    ]
+    after = plan_shared_spares([lost, *others], ("n1", "n2", "n3"), rules, moved)
+    assert [spare.number for spare in after.spares if "lost" in spare.models] != [0]
+    assert "lost" not in next(spare for spare in after.spares if spare.number == 0).models
+
+
+def test_only_replicas_that_serve_stay_without_a_node() -> None:
+    shares = measure_node_shares(linear_curve(100.0), 190.0, {"n0": 2, "?": 2}, "ads/ctr", 1, {"n0": 2})
+    # The two that are missing serve nothing without n0, which the other two could serve without.
+    assert shares.busy_by_node == pytest.approx({"n0": 0.95})
+    assert shares.missing == 2
+    assert measure_node_shares(linear_curve(100.0), 190.0, {"n0": 2, "n1": 2}, "ads/ctr", 1).missing == 0
+
+
+def test_the_spares_of_a_node_have_at_most_its_slices() -> None:
+    large = a_model("ads/a", 3, n0=0.9)
+    sizes = dict.fromkeys(NODES, 2)
+    assert plan_shared_spares([large], NODES, ROOM, (), None, sizes).uncovered == ("ads/a",)
+    [spare] = plan_shared_spares([large], NODES, ROOM, (), None, sizes | {"n4": 3}).spares
+    assert (spare.node, spare.slices) == ("n4", 3)
+    assert plan_shared_spares([large], NODES, ROOM, (spare,), None, sizes).spares == ()
+    # Two of them do not fit on one node.
+    two = [large, a_model("ads/b", 3, n0=0.9)]
+    for size, uncovered in ((3, ("ads/b",)), (5, ("ads/b",)), (6, ())):
+        assert plan_shared_spares(two, NODES, ROOM, (), None, sizes | {"n4": size}).uncovered == uncovered
+
+
+def test_a_smaller_limit_takes_spares_but_none_that_serves_for_missing_replicas() -> None:
+    pair = [a_model("ads/a", n0=0.6), a_model("ads/b", n0=0.6)]
+    both = [
+        SharedSpare(0, "n1", 1, ("ads/a",), frozenset(("ads/a",))),
+        SharedSpare(1, "n2", 1, ("ads/b",), frozenset(("ads/b",))),
+    ]
+
+    def plan(limit: int, *models: NodeShares) -> SparePlan:
+        return plan_shared_spares(models, NODES, SpareRules(limit), both)
+
+    assert [spare.number for spare in plan(0, *pair).spares] == []
+    assert [spare.number for spare in plan(1, *pair).spares] == [0]
+    lost = replace(pair[1], busy_by_node={"?": 0.6}, missing=1)
+    for limit in (0, 1):
+        assert [(spare.number, spare.models) for spare in plan(limit, pair[0], lost).spares] == [
+            (1, ("ads/a", "ads/b"))
+        ]
+    assert [spare.number for spare in plan(2, pair[0], lost).spares] == [0, 1]
+    # One that has not loaded it serves for nobody, and none is added.
+    loading = [both[0], replace(both[1], loaded=frozenset())]
+    assert plan_shared_spares([pair[0], lost], NODES, SpareRules(0), loading).spares == ()
 
 
 @pytest.mark.parametrize("bad", [nan, -1.0, 1e308])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -139,6 +140,7 @@ class World:
             occupancy=self.occupancy,
             overrides=OverrideIndex(TypedCache(ComputeOverride, self.stores.overrides)),
             allocations=AllocationResults(lambda _: None),
+            spares=cast(Any, SimpleNamespace(get_status=lambda _, before: before)),
             sharing=self.sharing,
             clock=cast(Any, self.clock),
         )

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.allocation.errors import InvalidInputError
 from tidegate.allocation.shared_spares import SharedSpare, SparePlan, SpareRules
-from tidegate.allocation.snapshot import NodeLossInput, PoolInput
+from tidegate.allocation.snapshot import NodeLossInput, PoolInput, TierRule
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 from tidegate.simulation.engine import run_policy
@@ -31,9 +30,10 @@ def run_day(
     *outages: NodeOutage,
     overflow: bool = False,
     policy: str = "present",
+    tiers: tuple[TierRule, ...] = (),
 ) -> SimulationOutcome:
     """Run six minutes of two models on twelve slices of four nodes; their first replicas are on the nodes 0 and 1."""
-    pool = PoolInput("pool", 12, nodes=4, node_loss=RARE)
+    pool = PoolInput("pool", 12, nodes=4, node_loss=RARE, tiers=tiers)
     scenario = Scenario(
         pool, (CTR, CVR), rates, outages=outages, spare_rules=spares, spares_take_overflow=overflow
     )
@@ -97,6 +97,7 @@ def test_a_spare_divides_its_capacity_and_loads_one_model_after_the_other() -> N
     assert slots.serve_rates({CTR.key: 60.0, CVR.key: 60.0}, 89.0) == {}
     assert slots.serve_rates({CTR.key: 60.0, CVR.key: 60.0}, 100.0) == {CTR.key: 60.0}
     assert slots.find_next_ready(100.0) == 180.0
+    assert [slots.count_serving(key, 100.0) for key in (CTR.key, CVR.key)] == [1, 0]
     assert slots.serve_rates({CTR.key: 60.0, CVR.key: 60.0}, 180.0) == {CTR.key: 50.0, CVR.key: 50.0}
     # A model that stays is not loaded again.
     slots.follow_plan(replace(plan, spares=(SharedSpare(0, "2", 1, (CVR.key,)),)), 200.0, 0)
@@ -113,6 +114,21 @@ def test_a_model_with_replicas_on_all_nodes_holds_its_own_reserve() -> None:
         assert run_day(rates, SPARES, NodeOutage(node, 65.0, 400.0)).missed_minutes == 0
 
 
-def test_a_policy_without_a_plan_of_spares_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="policy static: plans no shared spares"):
-        run_day(STEADY, SPARES, policy="static")
+@pytest.mark.parametrize(
+    ("rule", "spares"),
+    [
+        (TierRule(Tier.OFFLINE, 9, None), 1),
+        (TierRule(Tier.OFFLINE, 10, None), 0),
+        (TierRule(Tier.REALTIME, 0, 3), 1),
+        (TierRule(Tier.REALTIME, 0, 2), 0),
+    ],
+)
+def test_spares_have_what_demand_floors_and_the_ceiling_leave(rule: TierRule, spares: int) -> None:
+    outcome = run_day(STEADY, SPARES, tiers=(rule,))
+    assert [interval.slices[Tier.REALTIME] for interval in outcome.intervals] == [2.0 + spares] * MINUTES
+
+
+def test_a_policy_without_a_plan_of_spares_runs_without() -> None:
+    without, asked = (run_day(STEADY, spares, policy="static") for spares in (None, SPARES))
+    assert asked.slice_s == without.slice_s
+    assert run_day(STEADY, SPARES).slice_s != without.slice_s

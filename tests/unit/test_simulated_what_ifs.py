@@ -130,6 +130,20 @@ def test_lost_nodes_take_their_replicas_until_they_are_back(trace: Path) -> None
     assert sum(points[900.0]["slices"].values()) <= 6 < sum(points[2400.0]["slices"].values())
 
 
+def test_two_models_share_a_spare_where_each_would_hold_its_own_reserve(trace: Path) -> None:
+    lines = [
+        f"{line},{'ads/cvr' if number == 0 else 150}" for number, line in enumerate(trace.read_text().split())
+    ]
+    trace.write_text("\n".join(line.replace(",300,", ",150,") for line in lines) + "\n")
+
+    def count_slices(mode: str) -> float:
+        models = POOL + CTR + CTR.replace("ctr", "cvr") + EMBED
+        first, *_ = simulate(trace, models, "--node-loss", mode)["policies"]
+        return sum(point["slices"]["realtime"] for point in first["points"][:20])
+
+    assert count_slices("Shared") < count_slices("Strict")
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

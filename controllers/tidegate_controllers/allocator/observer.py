@@ -17,13 +17,15 @@ from tidegate.planning.allocator.freeze import find_freeze
 from tidegate.planning.allocator.other_pools import OtherPool, count_reliable
 from tidegate.planning.allocator.pool_group import MAX_POOLS, list_neighbours
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
+from tidegate.planning.allocator.spare_plan import PoolSparePlan
 from tidegate.planning.batch.remaining_shards import count_remaining_shards
 from tidegate.planning.inference.deployments import LiveWorkload
 from tidegate.planning.pools.claims import PoolClaim
 from tidegate.planning.pools.pool_claims import refuse_claim
 from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.runtime.clock import Clock
-from tidegate_controllers.placements import Placements
+from tidegate_controllers.placements import SPARES_CLAIM, Placements
+from tidegate_controllers.shared_spares import SharedSpares
 from tidegate_controllers.typed_caches import OverrideIndex
 
 
@@ -37,6 +39,7 @@ class PoolObserver:
     views: PoolSlicesCache
     occupancy: NodeOccupancy
     placements: Placements
+    spares: SharedSpares
     overrides: OverrideIndex
     clock: Clock
     _leads: dict[ObjectKey, timedelta] = field(default_factory=dict[ObjectKey, timedelta], init=False)
@@ -48,8 +51,11 @@ class PoolObserver:
         slices = self.views.get_slices(pool)
         healthy = slices.healthy_nodes
         members: list[PoolMember] = []
-        serving_elsewhere = leaving = 0
+        serving_elsewhere = leaving = reserved = 0
         for claim in self.placements.list_claims(name):
+            if claim.key == SPARES_CLAIM:
+                reserved = claim.assigned
+                continue
             inference = self.inferences.get(claim.key)
             if inference is None or not _asks_for_pool(inference, name):
                 leaving += claim.count_slices(0, healthy)
@@ -74,6 +80,9 @@ class PoolObserver:
             members=tuple(members),
             departing_slices=leaving,
             faulty_node_slices=serving_elsewhere,
+            spare_slices=reserved,
+            live_spares=self.spares.list_live(pool.key),
+            spare_plan=self.spares.get_plan(pool.key) or PoolSparePlan(),
             overrides=self.overrides.list_all(),
             decisions=self.list_decisions(name),
         )

@@ -14,6 +14,7 @@ from tidegate.kube.fence import Fence
 from tidegate.planning.allocator.freeze import find_next_begin
 from tidegate.planning.allocator.pool_status import PoolAllocation, summarise_allocation
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.spare_plan import PoolSparePlan
 from tidegate.planning.pools.overrides import END_MARGIN, find_next_end
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import start_span
@@ -74,6 +75,7 @@ class Allocator:
             self.solver.forget_pool(key)
             self.observer.forget_pool(key)
             self.results.forget(key)
+            self.observer.spares.forget_pool(key)
             return None
         interval = parse_duration(pool.spec.policy.interval)
         self.metrics.show_due(
@@ -96,6 +98,7 @@ class Allocator:
         # 3. Skip the solve if nothing is scaled, or if no node is healthy and scaling down would free no slice.
         if not observed.scaled_members:
             await self.executor.abandon_decision(observed, "no Inference of the pool has spec.scaling")
+            self.observer.spares.put_plan(key, PoolSparePlan())
         if not observed.scaled_members or not any(node.healthy_slices for node in observed.slices.nodes):
             self.solver.suspend_pool(observed)
             newest = observed.decisions[0].metadata.name if observed.decisions else None
@@ -138,6 +141,7 @@ class Allocator:
             await self.executor.write_decision(observed, decision)
         # 4. Remember the solve last: one whose decision could not be written is repeated by the next reconcile.
         self.solver.put_last(observed.pool.key, solve)
+        self.observer.spares.put_plan(observed.pool.key, solve.spare_plan)
 
     def _observe_again(self, pool: ComputePool) -> AllocationObserved:
         last = self.solver.get_last(pool.key)

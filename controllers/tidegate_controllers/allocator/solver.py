@@ -19,8 +19,14 @@ from tidegate.planning.allocator.event_calendar import EventDemand
 from tidegate.planning.allocator.forecasts import DemandForecasts
 from tidegate.planning.allocator.peaks import Peaks, apply_peaks
 from tidegate.planning.allocator.predictions import predict_outcome
+from tidegate.planning.allocator.shared_spares import keep_spares, plan_pool_spares
 from tidegate.planning.allocator.signals import Signals
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
+from tidegate.planning.allocator.snapshot_builder import (
+    AllocationObserved,
+    AllocationView,
+    build_allocation_view,
+)
+from tidegate.planning.allocator.spare_plan import PoolSparePlan
 from tidegate.planning.allocator.stream_demand import find_deadline_shortfalls
 from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
 from tidegate.planning.allocator.value_mix import ValueMix, measure_values, update_mixes
@@ -50,6 +56,7 @@ class PoolSolve:
     signals: Signals
     forecasts: DemandForecasts | None = None
     event_demands: Mapping[ObjectKey, EventDemand] = field(default_factory=dict[ObjectKey, EventDemand])
+    spare_plan: PoolSparePlan = field(default_factory=PoolSparePlan)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,10 +155,12 @@ class PoolSolver:
         values = measure_values((member.inference for member in observed.members), signals)
         self.metrics.show_offers(observed.name, {name: rates.offered for name, rates in values.items()})
         self.metrics.show_values(observed.name, {name: rates.by_outcome for name, rates in values.items()})
+        # What Inferences of several pools are to have in the others comes before anything is decided about this one.
         started_s = self.clock.monotonic()
         divided = await self._groups.divide_pool(observed, neighbours)
-        observed = divided.observed
-        view = build_allocation_view(observed)
+        # The first solve of a process may lack demand; what the predecessor decided with better data goes on.
+        is_blind_start = trigger is DecisionTrigger.STARTED and bool(signals.problem)
+        observed, view = self._plan_spares(divided.observed, is_blind=is_blind_start)
         self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot, values))
         # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
         assignment = await self.solver.solve(view.snapshot)
@@ -168,14 +177,20 @@ class PoolSolver:
             seconds,
             choose_warm_spares(view.snapshot, assignment),
             values,
+            observed.spare_plan.spares,
         )
         decision = plan_decision(observed, solved)
-        # The first solve of a process may lack demand; the predecessor's decision, made with better data, goes on.
-        is_blind_start = trigger is DecisionTrigger.STARTED and bool(signals.problem)
         if is_blind_start and observed.standing_decision is not None:
             decision = None
         solve = PoolSolve(
-            started_s, inputs, assignment, dict(view.excluded), signals, forecasts, event_demands
+            started_s,
+            inputs,
+            assignment,
+            dict(view.excluded),
+            signals,
+            forecasts,
+            event_demands,
+            observed.spare_plan,
         )
         return solve, decision
 
@@ -202,6 +217,18 @@ class PoolSolver:
         self.inputs.forget(pool)
         self._groups.forget_pool(pool)
         self.metrics.forget_pool(pool.name)
+
+    def _plan_spares(
+        self, observed: AllocationObserved, *, is_blind: bool
+    ) -> tuple[AllocationObserved, AllocationView]:
+        """Plan the spares that Inferences share; the others get what these leave."""
+        view = build_allocation_view(observed)
+        plan = keep_spares(observed) if is_blind else plan_pool_spares(observed, view.snapshot.inferences)
+        if plan == observed.spare_plan and plan.slice_count <= observed.spare_slices:
+            return observed, view
+        slices = max(observed.spare_slices, plan.slice_count)
+        observed = replace(observed, spare_plan=plan, spare_slices=slices)
+        return observed, build_allocation_view(observed)
 
     def _apply_corrections(self, observed: AllocationObserved) -> AllocationObserved:
         key = observed.pool.key

@@ -14,6 +14,7 @@ from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.allocator.reconciler import AllocationResults
 from tidegate_controllers.applier import Applier
+from tidegate_controllers.shared_spares import SharedSpares
 from tidegate_controllers.sharing import GpuSharing
 from tidegate_controllers.typed_caches import OverrideIndex
 
@@ -32,6 +33,7 @@ class ComputePoolReconciler:
         occupancy: NodeOccupancy,
         overrides: OverrideIndex,
         allocations: AllocationResults,
+        spares: SharedSpares,
         sharing: GpuSharing | None,
         clock: Clock,
     ) -> None:
@@ -40,6 +42,7 @@ class ComputePoolReconciler:
         self._applier = applier
         self._overrides = overrides
         self._allocations = allocations
+        self._spares = spares
         self._views = views
         self._occupancy = occupancy
         self._clock = clock
@@ -67,6 +70,7 @@ class ComputePoolReconciler:
             self._overrides.find_active(OverrideKind.COMPUTE_POOL, key, now),
             self._allocations.get(key),
             sharing,
+            self._spares.get_status(key, pool.status.shared_spares),
         )
         plan = plan_pool(observed)
         # The status counts a restart before it happens, so that it is not lost if the leader dies meanwhile.

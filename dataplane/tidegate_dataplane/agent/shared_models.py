@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -37,9 +37,15 @@ class _ModelAgent:
     """The agent of one Inference, and the task that runs it."""
 
     model: str
+    source: tuple[str, str]
+    """Of which artefacts: another model may come under the same name and version."""
     agent: Agent
     metrics: AgentMetrics
     task: asyncio.Task[None]
+
+    def is_for(self, order: DesiredState) -> bool:
+        """Return whether this agent can carry out an order of its Inference: not one for another model."""
+        return (self.model, self.source) == (order.model, (order.uri, order.format.value))
 
 
 class _OwnModel:
@@ -103,31 +109,36 @@ class SharedModels:
         self._loading = asyncio.Lock()
 
     def accept_orders(self, orders: SharedOrders) -> bool:
-        """Make these the orders to work towards; return False if an older leader than the newest seen sent them."""
+        """Make these the orders to work towards; return False if an older leader than the newest seen sent them.
+
+        Those that it has already reach its agents again, as a single model's agent takes an order again.
+        """
         if self._orders is not None and orders.epoch < self._orders.epoch:
             return False
-        self._orders = orders
-        try:
-            write_whole(self._checkpoint, orders.to_json())
-        except OSError as error:
-            log.warning("checkpoint_not_written", path=str(self._checkpoint), error=str(error))
+        if is_new := orders != self._orders:
+            self._orders = orders
+            try:
+                write_whole(self._checkpoint, orders.to_json())
+            except OSError as error:
+                log.warning("checkpoint_not_written", path=str(self._checkpoint), error=str(error))
         for order in self._list_orders():
             running = self._agents.get(order.owner)
-            if running is not None and running.model == order.model:
+            if running is not None and running.is_for(order):
                 running.agent.accept_order(order)
-        self._changed.set()
+        if is_new:
+            self._changed.set()
         return True
 
     def build_report(self) -> SharedReports:
         """Return the report of each model; one that is not ordered any more has none."""
-        owners = {order.owner for order in self._list_orders()}
+        ordered = {order.owner: order for order in self._list_orders()}
         return SharedReports(
             pod=self._settings.pod_name,
             epoch=self._orders.epoch if self._orders is not None else 0,
             reports={
                 owner: running.agent.build_report()
                 for owner, running in sorted(self._agents.items())
-                if owner in owners
+                if owner in ordered and running.is_for(ordered[owner])
             },
         )
 
@@ -147,27 +158,46 @@ class SharedModels:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
-                await self._follow_orders(tasks)
-                await self._changed.wait()
+                is_complete = await self._follow_orders(tasks)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if is_complete else self._settings.poll_s):
+                        await self._changed.wait()
 
-    async def _follow_orders(self, tasks: asyncio.TaskGroup) -> None:
-        """Remove what is not ordered, then start what is: a new Inference may use the name of one that goes."""
+    async def _follow_orders(self, tasks: asyncio.TaskGroup) -> bool:
+        """Remove what is not ordered, then start what is: a new Inference may use the name of one that goes.
+
+        Return False if the disk failed one of them: the others go on, and that one is tried again.
+        """
+        failures: list[OSError] = []
+
+        @contextlib.contextmanager
+        def isolate_failure(owner: str) -> Generator[None]:
+            try:
+                yield
+            except OSError as error:
+                log.warning("model_not_followed", owner=owner, error=str(error))
+                failures.append(error)
+
         orders = self._orders
         ordered = {order.owner: order for order in self._list_orders()}
         for owner, running in list(self._agents.items()):
             order = ordered.get(owner)
-            if order is None or order.model != running.model:
-                await self._end_agent(owner)
+            if order is None or not running.is_for(order):
+                with isolate_failure(owner):
+                    await self._end_agent(owner)
         expected = {_name_folder(owner) for owner in ordered}
         stored = await asyncio.to_thread(_list_folders, self._folder)
         for name in stored - expected:
-            await self._remove_models(name)
+            with isolate_failure(name):
+                await self._remove_models(name)
         for owner, order in ordered.items():
-            if owner not in self._agents:
-                self._start_agent(order, tasks)
-            elif orders is self._orders:
-                # It may have come while an agent of that Inference was not started yet.
-                self._agents[owner].agent.accept_order(order)
+            with isolate_failure(owner):
+                if owner not in self._agents:
+                    self._start_agent(order, tasks)
+                elif orders is self._orders:
+                    # It may have come while an agent of that Inference was not started yet.
+                    self._agents[owner].agent.accept_order(order)
+        return not failures
 
     def _start_agent(self, order: DesiredState, tasks: asyncio.TaskGroup) -> None:
         folder = self._folder / _name_folder(order.owner)
@@ -186,7 +216,9 @@ class SharedModels:
         )
         agent.start_with(order)
         task = tasks.create_task(self._run_agent(agent, order.owner))
-        self._agents[order.owner] = _ModelAgent(order.model, agent, metrics, task)
+        self._agents[order.owner] = _ModelAgent(
+            order.model, (order.uri, order.format.value), agent, metrics, task
+        )
         log.info("model_added", owner=order.owner, model=order.model, version=order.version)
 
     async def _run_agent(self, agent: Agent, owner: str) -> None:

@@ -27,15 +27,24 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SpareRules:
-    """Limits of shared spares in a pool: their slices, the models of one of them, and the bytes of models for each slice."""
+    """Limits of shared spares in a pool: their slices, the models of one of them, and the bytes of each slice.
+
+    `server_bytes` of a spare are not for models. Beside its models it has room for the largest once more, whose next version is
+    loaded beside the one that serves.
+    """
 
     slices: int
     max_models: int = 8
     slice_bytes: float = inf
+    server_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         check_count("sharedSpares.slices", self.slices)
         check_count("sharedSpares.maxModels", self.max_models, minimum=1)
+
+    def limit_bytes(self, slices: int) -> float:
+        """Return the bytes that a spare has for models and for loading."""
+        return max(self.slice_bytes * slices - self.server_bytes, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +52,20 @@ class NodeShares:
     """A real-time Inference that cannot serve its demand without some node.
 
     `busy_by_node` has, for each node with replicas, how many busy replicas' work is lost with it: at most its replicas there.
-    `model_bytes` is what its model takes in memory.
+    `model_bytes` is what its model takes in memory. `missing` is how many of its replicas do not serve now: spares serve for them.
     """
 
     key: str
     slices: int
     busy_by_node: Mapping[str, float]
     model_bytes: float = 0.0
+    missing: int = 0
 
     def __post_init__(self) -> None:
         path = f"inference {self.key}"
         check_count(f"{path}: slices", self.slices, minimum=1)
         check_amount(f"{path}: model bytes", self.model_bytes)
+        check_count(f"{path}: missing replicas", self.missing)
         for node, busy in self.busy_by_node.items():
             check_amount(f"{path}: replicas on node {node}", busy)
 
@@ -94,13 +105,20 @@ class SparePlan:
 
 
 def measure_node_shares(
-    curve: CapacityCurve, rate: float, replicas_by_node: Mapping[str, int], key: str, slices: int
+    curve: CapacityCurve,
+    rate: float,
+    replicas_by_node: Mapping[str, int],
+    key: str,
+    slices: int,
+    ready_by_node: Mapping[str, int] | None = None,
 ) -> NodeShares:
     """Return what the loss of each node takes from an Inference with a demand of `rate` requests per second.
 
-    A node without which the other replicas still serve the demand takes nothing.
+    A node without which the other replicas still serve the demand takes nothing. With `ready_by_node`, only so many replicas of
+    each node serve now; without it all do.
     """
-    replicas = sum(replicas_by_node.values())
+    ready_by_node = replicas_by_node if ready_by_node is None else ready_by_node
+    replicas, ready = sum(replicas_by_node.values()), sum(ready_by_node.values())
     capacity = curve.rate_at(replicas)
     utilization = min(rate / capacity, 1.0) if capacity > 0 else 1.0
     return NodeShares(
@@ -109,17 +127,25 @@ def measure_node_shares(
         {
             node: utilization * count
             for node, count in replicas_by_node.items()
-            if count and curve.rate_at(replicas - count) < min(rate, capacity)
+            if count and curve.rate_at(ready - ready_by_node.get(node, 0)) < min(rate, capacity)
         },
+        missing=max(replicas - ready, 0),
     )
 
 
 def plan_shared_spares(
-    inferences: Iterable[NodeShares], nodes: Sequence[str], rules: SpareRules, current: Sequence[SharedSpare]
+    inferences: Iterable[NodeShares],
+    nodes: Sequence[str],
+    rules: SpareRules,
+    current: Sequence[SharedSpare],
+    free_slices: Mapping[str, int] | None = None,
+    node_slices: Mapping[str, int] | None = None,
 ) -> SparePlan:
     """Return the spares that serve what the loss of any node takes from these Inferences, with as few changes as possible.
 
-    New spares go to the nodes with the fewest spares; of these, to those with the least to lose. Raises InvalidInputError for two Inferences with one name.
+    Spares that serve for missing replicas stay beyond the limit of slices, until these serve. New spares go to the nodes with the
+    fewest spares; of these, to those with the least to lose. With `free_slices`, by node, those with room for the spare come first;
+    with `node_slices`, the spares of a node have at most its slices. Raises InvalidInputError for two Inferences with one name.
     """
     by_key: dict[str, NodeShares] = {}
     for inference in inferences:
@@ -127,8 +153,10 @@ def plan_shared_spares(
             raise InvalidInputError(f"inference {inference.key}", "is given twice")
         by_key[inference.key] = inference
     needy = {key: inference for key, inference in by_key.items() if inference.spares_needed}
-    packing = _Packing(nodes, rules, needy.values())
-    for spare in current:
+    sizes: defaultdict[str, float] = defaultdict(lambda: inf, node_slices or {})
+    packing = _Packing(nodes, rules, needy.values(), free_slices, sizes)
+    fitting = [spare for spare in current if spare.node in nodes and spare.slices <= sizes[spare.node]]
+    for spare in _select_kept(fitting, rules, needy):
         packing.restore_spare(spare, needy)
     ranked = sorted(needy.values(), key=lambda rival: (-rival.slices, -rival.largest_share, rival.key))
     uncovered = [inference.key for inference in ranked if not packing.cover_model(inference)]
@@ -137,22 +165,45 @@ def plan_shared_spares(
     return SparePlan(packing.list_spares(), tuple(sorted(uncovered)))
 
 
+def _select_kept(
+    spares: Sequence[SharedSpare], rules: SpareRules, by_key: Mapping[str, NodeShares]
+) -> Sequence[SharedSpare]:
+    """Return the spares that stay: beyond the limit only those that serve for missing replicas."""
+    serving = {
+        spare.number for spare in spares if any(by_key[key].missing for key in spare.loaded & by_key.keys())
+    }
+    room = rules.slices - sum(spare.slices for spare in spares if spare.number in serving)
+    remaining: list[SharedSpare] = []
+    for spare in spares:
+        if spare.number not in serving:
+            if spare.slices > room:
+                continue
+            room -= spare.slices
+        remaining.append(spare)
+    return remaining
+
+
 class _OpenSpare:
     """A spare that is filled."""
 
     def __init__(self, number: int, node: str, slices: int) -> None:
         self.number, self.node, self.slices = number, node, slices
         self.models: dict[str, NodeShares] = {}
+        self.held: dict[str, NodeShares] = {}
+        """Models that it serves for missing replicas, although it cannot have them for long: they have room until they leave."""
         self.busy: defaultdict[str, float] = defaultdict(float)
         self.model_bytes = 0.0
 
     def has_room(self, inference: NodeShares, rules: SpareRules) -> bool:
         """Return whether this one can be loaded as well."""
+        present = (*self.models.values(), *self.held.values())
+        loading = max([inference.model_bytes, *(model.model_bytes for model in present)])
         return (
             inference.slices <= self.slices
-            and len(self.models) < rules.max_models
+            and len(self.models) + len(self.held) < rules.max_models
             and inference.key not in self.models
-            and self.model_bytes + inference.model_bytes <= rules.slice_bytes * self.slices
+            and inference.key not in self.held
+            and self.model_bytes + inference.model_bytes + loading <= rules.limit_bytes(self.slices)
         )
 
     def can_serve(self, inference: NodeShares, rules: SpareRules) -> bool:
@@ -174,6 +225,11 @@ class _OpenSpare:
         for node, busy in inference.busy_by_node.items():
             self.busy[node] += busy / inference.spares_needed
 
+    def hold_model(self, inference: NodeShares) -> None:
+        """Keep room for a model that is loaded."""
+        self.held[inference.key] = inference
+        self.model_bytes += inference.model_bytes
+
     def remove_model(self, inference: NodeShares) -> None:
         """Unload a model."""
         del self.models[inference.key]
@@ -189,8 +245,16 @@ class _OpenSpare:
 class _Packing:
     """Spares that are filled one model after the other."""
 
-    def __init__(self, nodes: Sequence[str], rules: SpareRules, inferences: Iterable[NodeShares]) -> None:
-        self._nodes, self._rules = nodes, rules
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        rules: SpareRules,
+        inferences: Iterable[NodeShares],
+        free_slices: Mapping[str, int] | None,
+        node_slices: Mapping[str, float],
+    ) -> None:
+        self._nodes, self._rules, self._node_slices = nodes, rules, node_slices
+        self._free = None if free_slices is None else dict(free_slices)
         self._spares: list[_OpenSpare] = []
         self._loaded: defaultdict[str, set[int]] = defaultdict(set)
         self._busy: defaultdict[str, float] = defaultdict(float)
@@ -199,9 +263,7 @@ class _Packing:
                 self._busy[node] += busy
 
     def restore_spare(self, spare: SharedSpare, by_key: Mapping[str, NodeShares]) -> None:
-        """Take over a spare with those of its models that still fit; one whose node is gone has gone with it."""
-        if spare.node not in self._nodes or self._count_slices() + spare.slices > self._rules.slices:
-            return
+        """Take over a spare with those of its models that still fit."""
         for key in spare.loaded:
             self._loaded[key].add(spare.number)
         restored = _OpenSpare(spare.number, spare.node, spare.slices)
@@ -212,6 +274,8 @@ class _Packing:
                 continue
             if restored.can_serve(inference, self._rules):
                 restored.add_model(inference)
+            elif inference.missing and key in spare.loaded and restored.has_room(inference, self._rules):
+                restored.hold_model(inference)
 
     def cover_model(self, inference: NodeShares) -> bool:
         """Load a model on as many spares as it needs; return False, and load it on none, if they are too few."""
@@ -237,7 +301,11 @@ class _Packing:
         for key in sorted(spare.loaded & by_key.keys()):
             inference = by_key[key]
             loaded = self._loaded[key] & {other.number for other in self._spares if key in other.models}
-            if len(loaded) < inference.spares_needed and remaining.has_room(inference, self._rules):
+            if len(loaded) >= inference.spares_needed:
+                continue
+            if key in remaining.held:
+                remaining.models[key] = remaining.held[key]
+            elif remaining.has_room(inference, self._rules):
                 remaining.models[key] = inference
                 remaining.model_bytes += inference.model_bytes
 
@@ -258,20 +326,35 @@ class _Packing:
         if self._count_slices() + inference.slices > self._rules.slices:
             return None
         taken: defaultdict[str, int] = defaultdict(int)
+        slices: defaultdict[str, int] = defaultdict(int)
         for spare in self._spares:
             taken[spare.node] += 1
-        free = [node for node in self._nodes if not inference.busy_by_node.get(node)]
+            slices[spare.node] += spare.slices
+        free = [
+            node
+            for node in self._nodes
+            if not inference.busy_by_node.get(node)
+            and slices[node] + inference.slices <= self._node_slices[node]
+        ]
         if not free:
             return None
         # Where the fewest replicas are, the spare can serve for the most models.
-        node = min(free, key=lambda place: (taken[place], self._busy[place]))
+        node = min(
+            free,
+            key=lambda place: (not self._has_room(place, inference.slices), taken[place], self._busy[place]),
+        )
         numbers = {spare.number for spare in self._spares}
         number = next(number for number in count() if number not in numbers)
         opened = _OpenSpare(number, node, inference.slices)
         if not opened.can_serve(inference, self._rules):
             return None
         self._spares.append(opened)
+        if self._free is not None:
+            self._free[node] = self._free.get(node, 0) - opened.slices
         return opened
+
+    def _has_room(self, node: str, slices: int) -> bool:
+        return self._free is None or self._free.get(node, 0) >= slices
 
     def _count_slices(self) -> int:
         return sum(spare.slices for spare in self._spares)

@@ -192,7 +192,7 @@ class ModelInput:
     """Model to place: the mean value of a request, its demand, and the pools where it may run.
 
     Without `load` the signals are missing or stale, and it keeps its replicas. With `keeps_node_spare` it has what it takes to
-    lose a node, although its pool prices that loss.
+    lose a node, although its pool prices that loss. With `has_shared_spare` it holds nothing for that: a spare serves for it.
     """
 
     key: str
@@ -202,6 +202,7 @@ class ModelInput:
     bounds: ReplicaBounds = ReplicaBounds()
     value: float = 1.0
     keeps_node_spare: bool = False
+    has_shared_spare: bool = False
 
     def __post_init__(self) -> None:
         path = f"inference {self.key}"

@@ -201,6 +201,9 @@ class ModelUtility:
 
     def _set_loss_price(self, snapshot: AllocationSnapshot, pool: PoolInput) -> None:
         """Turn the node reserve into a price, where the pool has one for the loss of a node."""
+        if self.model.has_shared_spare:
+            self.reserve_replicas = 0
+            return
         node_loss, spread = find_loss(self.model, pool), self.spread
         if node_loss is None or spread is None:
             return

@@ -12,6 +12,7 @@ from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.api.meta import CustomResource, StatusModel
 from tidegate.api.schema import ListAtomic, ValidationRule
+from tidegate.api.shared_spares import MAX_SHARED_SPARES, DecidedSharedSpare
 
 
 class SolverMethod(StrEnum):
@@ -142,6 +143,14 @@ class AllocationDecisionSpec(StatusModel):
         Field(
             max_length=1000,
             description="Inferences with warm spares, the one that gains most from them first; others have none.",
+        ),
+        ListAtomic(),
+    ] = ()
+    shared_spares: Annotated[
+        tuple[DecidedSharedSpare, ...],
+        Field(
+            max_length=MAX_SHARED_SPARES,
+            description="Spares that Inferences with nodeLoss Shared share, at most 100, by namespace; others have none.",
         ),
         ListAtomic(),
     ] = ()

@@ -16,6 +16,7 @@ from tidegate.api.inference import NodeLossMode, Tier
 from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
 from tidegate.api.quantities import QUANTITY_PATTERN
 from tidegate.api.schema import ListAtomic, ListMap, ValidationRule, ValidationRules, must_match
+from tidegate.api.shared_spares import SharedSparesStatus
 
 MAX_SLICES: Final = 1_000_000
 
@@ -301,6 +302,30 @@ class ForecastPolicy(ApiModel):
     ] = "0.9"
 
 
+class SharedSpareLimits(ApiModel):
+    """Limits of the pods on which Inferences with nodeLoss Shared have their models loaded as well."""
+
+    max_models: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=64,
+            description="Most models of one shared spare, 1 to 64. The memory of its slices may allow fewer.",
+        ),
+    ] = 8
+    max_slices: Annotated[
+        int | None,
+        Field(
+            strict=True,
+            ge=1,
+            le=MAX_SLICES,
+            description="Most slices of all shared spares of the pool. Absent: what realtime demand leaves, and what the other "
+            "tiers keep: their floor, or what minReplicas, fixed replicas and deadlines need, if that is more.",
+        ),
+    ] = None
+
+
 class NodeLossPolicy(ApiModel):
     """What realtime Inferences hold for the loss of a node."""
 
@@ -308,8 +333,9 @@ class NodeLossPolicy(ApiModel):
         NodeLossMode,
         Field(
             description="Priced holds a replica in reserve where the requests that it would save, times their value, are worth "
-            "more than its slices elsewhere. Strict holds what the demand takes when any node is lost, before all value. "
-            "spec.scaling.nodeLoss of an Inference replaces it."
+            "more than its slices elsewhere. Strict holds what the demand takes when any node is lost, before all value. Shared "
+            "loads the models on spares that Inferences of a namespace share, before all value; Inferences that no spare serves "
+            "are Priced. spec.scaling.nodeLoss of an Inference replaces it."
         ),
     ] = NodeLossMode.PRICED
     expected_every: Annotated[
@@ -319,6 +345,13 @@ class NodeLossPolicy(ApiModel):
             "reserve. Count losses without notice: faults and reclaimed spot instances, not drains."
         ),
     ] = "720h"
+    shared_spares: Annotated[
+        SharedSpareLimits | None,
+        Field(
+            description="Limits of the spares for mode Shared. Absent: 8 models each, and the slices that realtime demand and "
+            "what the other tiers keep leave."
+        ),
+    ] = None
 
 
 class AllocationPolicy(ApiModel):
@@ -376,6 +409,18 @@ class AllocationPolicy(ApiModel):
 
 class ComputePoolSpec(ApiModel):
     """Nodes, slices, bounds and policy of the pool."""
+
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            cel="!has(self.slice.mps) || self.policy.nodeLoss.mode != 'Shared'",
+            message="policy.nodeLoss.mode Shared is only for CPU slices, since a process on a shared GPU has one slice: set "
+            "Priced or Strict",
+            check=lambda spec: (
+                spec.slice.mps is None or spec.policy.node_loss.mode is not NodeLossMode.SHARED
+            ),
+            field="policy.nodeLoss.mode",
+        ),
+    )
 
     node_selector: Annotated[
         Mapping[str, Annotated[str, Field(max_length=63)]],
@@ -457,6 +502,7 @@ class ComputePoolStatus(StatusModel):
     last_decision: Annotated[
         str | None, Field(max_length=253, description="Name of the newest AllocationDecision.")
     ] = None
+    shared_spares: Annotated[SharedSparesStatus | None, Field(description=SharedSparesStatus.__doc__)] = None
     faulty_nodes: Annotated[
         tuple[FaultyNode, ...],
         Field(

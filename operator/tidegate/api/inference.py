@@ -468,6 +468,7 @@ class NodeLossMode(StrEnum):
 
     PRICED = "Priced"
     STRICT = "Strict"
+    SHARED = "Shared"
 
 
 class Scaling(ApiModel):
@@ -499,7 +500,8 @@ class Scaling(ApiModel):
         NodeLossMode | None,
         Field(
             description="Strict holds the replicas that serve the demand when any node is lost, whatever they cost; Priced holds "
-            "those that are worth more than their slices elsewhere. Only tier realtime. Absent: policy.nodeLoss.mode of the pool."
+            "those that are worth more than their slices elsewhere; Shared loads the model on a spare that Inferences share. "
+            "Only tier realtime. Absent: policy.nodeLoss.mode of the pool."
         ),
     ] = None
 

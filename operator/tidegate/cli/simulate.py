@@ -111,7 +111,9 @@ def simulate_trace(
     ] = None,
     node_loss: Annotated[
         str | None,
-        typer.Option("--node-loss", help="Another spec.policy.nodeLoss.mode of the pool: Priced or Strict."),
+        typer.Option(
+            "--node-loss", help="Another spec.policy.nodeLoss.mode of the pool: Priced, Strict or Shared."
+        ),
     ] = None,
     event: Annotated[
         Pairs,

@@ -105,6 +105,22 @@ _POOL_IMBALANCE = OBJECTS.add_gauge(
     "Share of used slices of the ComputePool's fullest healthy node, over that of all its healthy nodes: 1 if they are equally full.",
     "pool",
 )
+_SPARE_SLICES = OBJECTS.add_gauge(
+    "pool_shared_spare_slices",
+    "Slices of the ComputePool that are reserved for spares that Inferences share; they count in tier realtime as well.",
+    "pool",
+)
+_SHARED_SPARES = OBJECTS.add_gauge(
+    "pool_shared_spares",
+    "Spares that Inferences of the ComputePool share, by state: ready (all of their models are loaded) and incomplete.",
+    "pool",
+    "state",
+)
+_UNCOVERED = OBJECTS.add_gauge(
+    "pool_uncovered_inferences",
+    "Inferences of the ComputePool with nodeLoss Shared that no shared spare serves for, at most 100.",
+    "pool",
+)
 _FAULTY_NODES = OBJECTS.add_gauge(
     "pool_faulty_nodes",
     "Nodes of the ComputePool whose GPU sharing has a fault, by state: Detected, Waiting, Restarting, Quarantined or "
@@ -129,7 +145,9 @@ class ObjectMetrics(Collector):
         yield _collect_replicas(bodies)
         yield from _collect_inferences([body for kind, body in bodies if kind == INFERENCE])
         yield from _collect_overrides([body for kind, body in bodies if kind == COMPUTE_OVERRIDE])
-        yield from _collect_pools([body for kind, body in bodies if kind == COMPUTE_POOL])
+        pools = [body for kind, body in bodies if kind == COMPUTE_POOL]
+        yield from _collect_pools(pools)
+        yield from _collect_spares(pools)
 
 
 def _collect_conditions(metric: GaugeMetric, condition: ConditionType, bodies: Bodies) -> GaugeMetricFamily:
@@ -226,6 +244,21 @@ def _collect_pools(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricF
         for state in FaultState:
             faulty.add_metric((pool, state.value), states.count(state.value))
     yield from (slices, tiers, imbalance, faulty)
+
+
+def _collect_spares(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
+    """Yield the families of the spares that Inferences share; a pool without them has zeros."""
+    slices, spares, uncovered = (
+        metric.make_family() for metric in (_SPARE_SLICES, _SHARED_SPARES, _UNCOVERED)
+    )
+    for body in bodies:
+        pool, shared = body["metadata"]["name"], (body.get("status") or {}).get("sharedSpares") or {}
+        incomplete = [bool(spare.get("problem")) for spare in shared.get("spares") or ()]
+        slices.add_metric((pool,), shared.get("slices", 0))
+        spares.add_metric((pool, "ready"), incomplete.count(False))
+        spares.add_metric((pool, "incomplete"), incomplete.count(True))
+        uncovered.add_metric((pool,), len(shared.get("uncovered") or ()))
+    yield from (slices, spares, uncovered)
 
 
 def _parse_timestamp(text: str | None) -> float:

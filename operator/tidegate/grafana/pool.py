@@ -18,6 +18,7 @@ from tidegate.grafana.promql import (
     pod_series,
     pool_series,
     replica_count,
+    spare_series,
 )
 
 _READY: Final = object_gauge("tidegate_object_ready", 'kind="ComputePool"', name_pattern="$pool").replace(
@@ -93,6 +94,37 @@ POOL_AND_MPS: Final = Dashboard(
                             f"max by (pool) ({pool_series('tidegate_pool_imbalance_ratio')})", "{{pool}}"
                         ),
                     ),
+                    width=12,
+                ),
+                Panel(
+                    title="Spares that Inferences share",
+                    description="Their slices, which count in tier realtime; those with all of their models loaded; and Inferences with nodeLoss Shared that none of them serves for, with the reason in tidegate status.",
+                    queries=(
+                        PanelQuery(
+                            f"max by (pool) ({pool_series('tidegate_pool_shared_spare_slices')})",
+                            "{{pool}} slices",
+                        ),
+                        PanelQuery(
+                            f"max by (pool, state) ({pool_series('tidegate_pool_shared_spares')})",
+                            "{{pool}} {{state}}",
+                        ),
+                        PanelQuery(
+                            f"max by (pool) ({pool_series('tidegate_pool_uncovered_inferences')})",
+                            "{{pool}} uncovered Inferences",
+                        ),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    title="Requests that shared spares answer",
+                    description="Per second and model, counted by Triton: more than none while replicas of the model do not answer, or have no capacity left.",
+                    queries=(
+                        PanelQuery(
+                            f"sum by (namespace, model) ({counter_rate(spare_series('nv_inference_request_success'))})",
+                            "{{namespace}} {{model}}",
+                        ),
+                    ),
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                     width=12,
                 ),
                 Panel(

@@ -77,6 +77,11 @@ def pod_series(metric: str, matchers: str = "") -> str:
     return f'{metric}{{namespace=~"$namespace", pod=~"inf-($inference)-.+"{rest}}}'
 
 
+def spare_series(metric: str) -> str:
+    """Return a series of the pods that the Inferences of the selected namespaces and pools share."""
+    return f'{metric}{{namespace=~"$namespace", pod=~"spare-($pool)-.+"}}'
+
+
 def shard_series(metric: str) -> str:
     """Return a series of the pods of the selected Inferences' batches, and of all backfills in the selected namespaces."""
     return f'{metric}{{namespace=~"$namespace", pod=~"inf-($inference)-.+|fcb-.+"}}'

@@ -45,6 +45,8 @@ CLUSTER_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
         # Before it creates children, a controller gets their owner from the API server.
         PolicyRule("tidegate.io", _NAMESPACED_KINDS, _READ),
         PolicyRule("tidegate.io", _POOL_KINDS, _FOLLOW),
+        # A pool owns the spares that Inferences share.
+        PolicyRule("tidegate.io", ("computepools",), ("get",)),
         PolicyRule(
             "tidegate.io", tuple(f"{kind}/status" for kind in (*_NAMESPACED_KINDS, *_POOL_KINDS)), ("patch",)
         ),
@@ -58,7 +60,7 @@ CLUSTER_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
         PolicyRule("autoscaling", ("horizontalpodautoscalers",), (*_FOLLOW, "patch")),
         PolicyRule("", ("configmaps",), (*_APPLY, "delete")),
         PolicyRule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),
-        # An admission policy allows one annotation, by which Kubernetes chooses the pods that end first.
+        # An admission policy allows two annotations: by which Kubernetes chooses the pods that end first, and what spares serve.
         PolicyRule("", ("pods",), (*_FOLLOW, "patch")),
         PolicyRule("", ("nodes",), _FOLLOW),
         PolicyRule("", ("events",), ("create",)),

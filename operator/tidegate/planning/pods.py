@@ -10,7 +10,14 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.node_resources import Amounts, compute_pod_requests
 from tidegate.resources.batch import SHARD_CONTAINER
-from tidegate.resources.names import CALLS_ANNOTATION, POOL_LABEL, SOURCE_LABEL, TEMPLATE_ANNOTATION
+from tidegate.resources.names import (
+    CALLS_ANNOTATION,
+    POOL_LABEL,
+    SOURCE_LABEL,
+    SPARE_LABEL,
+    TEMPLATE_ANNOTATION,
+)
+from tidegate.resources.shared_spare import SpareModel, parse_served_models
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -67,6 +74,10 @@ class PodView:
     """The pool on whose slices it runs, from a label; empty for none."""
     addresses: tuple[str, ...] = ()
     """Its addresses, one for each IP family; none once it has ended, since another pod may have them."""
+    node: str = ""
+    """Its node; empty before it has one."""
+    shared_models: Mapping[str, SpareModel] = field(default_factory=dict[str, SpareModel])
+    """Shared spares only: the Inferences that it serves for, with the versions."""
 
     @property
     def is_reachable(self) -> bool:
@@ -100,6 +111,8 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
         termination_message=_find_termination_message(status),
         pool=labels.get(POOL_LABEL, ""),
         addresses=() if finished else _parse_addresses(status),
+        node=(body.get("spec") or {}).get("nodeName", ""),
+        shared_models=parse_served_models(metadata.get("annotations") or {}) if SPARE_LABEL in labels else {},
         requests=compute_pod_requests(body),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
     )

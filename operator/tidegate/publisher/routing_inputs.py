@@ -10,6 +10,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
+from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.transforms import trim_pod, trim_secret
 from tidegate.kube.typed_cache import ParseResult, TypedCache, ViewCache
@@ -22,7 +23,8 @@ from tidegate.planning.access.backends import (
     takes_traffic,
 )
 from tidegate.planning.pods import PodView, parse_pod
-from tidegate.resources.names import to_label_value
+from tidegate.resources.names import SPARE_LABEL, to_label_value
+from tidegate.resources.shared_spare import parse_served_models
 from tidegate.routing.credentials import KeyFetchResult, decode_secret
 from tidegate.routing.failures import ObjectFailures
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
@@ -62,6 +64,9 @@ class RoutingInputs:
         self._pod_views = ViewCache(self.pods, parse_pod)
         self._backends: dict[_PodGroup, BackendKey] = {}
         self._groups: dict[ObjectKey, frozenset[_PodGroup]] = {}
+        self._spares: defaultdict[_PodGroup, set[ObjectKey]] = defaultdict(set)
+        """Pods that Inferences share, by the Inferences whose models they serve."""
+        self._needed: Mapping[_PodGroup, float] = {}
         self._pipelines: dict[ObjectKey, tuple[BackendKey, ...]] = {}
         self._changed_accesses: set[ObjectKey] = set()
         self._changed_groups: set[_PodGroup] = set()
@@ -96,9 +101,34 @@ class RoutingInputs:
 
     def sum_relative_capacity(self, inference: ObjectKey) -> float:
         """Return the capacity of the pods of an Inference that can answer now, as a multiple of one replica's."""
-        group = _PodGroup(BackendKind.INFERENCE, inference.namespace, to_label_value(inference.name))
+        group = _inference_group(inference)
         backend = self._build_backend(BackendKey(group.kind, inference.namespace, inference.name), group)
         return 0.0 if backend is None else backend.relative_capacity
+
+    @property
+    def has_spares(self) -> bool:
+        """Return whether pods that Inferences share serve any model."""
+        return bool(self._spares)
+
+    def has_spare(self, inference: ObjectKey) -> bool:
+        """Return whether a pod that Inferences share serves the model of one."""
+        return _inference_group(inference) in self._spares
+
+    def find_needed(self, inference: ObjectKey) -> float:
+        """Return how many replicas' work clients send to an Inference, as `put_needed` has it; 0 if it has nothing."""
+        return self._needed.get(_inference_group(inference), 0.0)
+
+    def put_needed(self, needed: Mapping[ObjectKey, float]) -> None:
+        """Take how many replicas' work clients send to Inferences, where that is more than was decided."""
+        before, self._needed = self._needed, {_inference_group(key): count for key, count in needed.items()}
+        changed = {
+            group
+            for group in before.keys() | self._needed.keys()
+            if before.get(group) != self._needed.get(group)
+        }
+        if changed:
+            self._changed_groups |= changed
+            self._notify_listeners()
 
     def count_unparsed(self) -> Iterator[tuple[str, ParseResult, int]]:
         """Yield for each kind and reading how many objects are read in that way, zero included."""
@@ -161,7 +191,12 @@ class RoutingInputs:
         elif key.kind is BackendKind.INFERENCE:
             inference = self._inferences.get(key.object_key)
             if inference is not None and takes_traffic(inference):
-                return build_inference_backend(inference, self._list_pods(group))
+                return build_inference_backend(
+                    inference,
+                    self._list_pods(group),
+                    self._list_spares(group),
+                    self._needed.get(group, 0.0),
+                )
         else:
             features = self._features.get(key.object_key)
             if features is not None and takes_traffic(features):
@@ -171,6 +206,10 @@ class RoutingInputs:
     def _list_pods(self, group: _PodGroup) -> tuple[PodView, ...]:
         label = BACKEND_LABELS[group.kind]
         return self._pod_views.by_label(label, group.label, namespace=group.namespace)
+
+    def _list_spares(self, group: _PodGroup) -> list[PodView]:
+        views = (self._pod_views.get(key) for key in sorted(self._spares.get(group, ())))
+        return [view for view in views if view is not None]
 
     def _access_changed(self, key: ObjectKey) -> None:
         self._changed_accesses.add(key)
@@ -205,6 +244,14 @@ class RoutingInputs:
             for kind, label in BACKEND_LABELS.items()
             if label in labels
         )
+        shared = _find_shared_groups(key, body) if body is not None else frozenset()
+        for group in before & self._spares.keys():
+            self._spares[group].discard(key)
+            if not self._spares[group]:
+                del self._spares[group]
+        for group in shared:
+            self._spares[group].add(key)
+        now |= shared
         if now:
             self._groups[key] = now
         if before or now:
@@ -214,6 +261,21 @@ class RoutingInputs:
     def _notify_listeners(self) -> None:
         for changed in self._listeners:
             changed()
+
+
+def _inference_group(inference: ObjectKey) -> _PodGroup:
+    return _PodGroup(BackendKind.INFERENCE, inference.namespace, to_label_value(inference.name))
+
+
+def _find_shared_groups(key: ObjectKey, pod: Manifest) -> frozenset[_PodGroup]:
+    """Return the Inferences of its namespace whose models a shared spare serves."""
+    metadata = pod["metadata"]
+    if SPARE_LABEL not in (metadata.get("labels") or {}):
+        return frozenset()
+    return frozenset(
+        _PodGroup(BackendKind.INFERENCE, key.namespace, to_label_value(name))
+        for name in parse_served_models(metadata.get("annotations") or {})
+    )
 
 
 class _IssuerKeyAddresses:

@@ -1,4 +1,7 @@
-"""Plans the admitted shares of priced routes every second, from what clients send and what the ready pods can answer."""
+"""Plans every second, from what clients send and what the ready pods can answer: the admitted shares of priced routes, and spares.
+
+Spares that Inferences share get what the decided replicas have no capacity for.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import socket
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil, isfinite
 from typing import Final
 
 import structlog
@@ -29,6 +33,8 @@ from tidegate.xds.shares import AdmittedShares
 _PERIOD_S: Final = 1.0
 _ADMITTED_LOAD: Final = 0.97
 """The part of the capacity that is admitted: at 1, the queue that a moment of stalling leaves would never drain."""
+_HELD_NEED: Final = 0.25
+"""The needed replicas stay as they are while they are more by at most this, so that chance changes nothing."""
 _SUBJECT: Final = "admitted shares"
 """Their name among the objects whose planning failed."""
 _ACCESS_SUBJECT: Final = f"{_SUBJECT} of "
@@ -38,7 +44,7 @@ log: Final = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePlanner:
-    """Reads the gateways and publishes the shares, as long as an access is priced."""
+    """Reads the gateways and publishes the shares, as long as an access is priced or Inferences share spares."""
 
     inputs: RoutingInputs
     shares: AdmittedShares
@@ -47,7 +53,10 @@ class SharePlanner:
     rates: RouteRates = field(default_factory=RouteRates)
 
     async def run_rounds(self) -> None:
-        """Plan every second, until cancelled. A round that fails renews nothing, so gateways end up admitting everything."""
+        """Plan every second, until cancelled. A round that fails renews nothing, so gateways end up admitting everything.
+
+        Without rates spares serve for missing replicas alone.
+        """
         while True:
             await asyncio.sleep(_PERIOD_S)
             with self.inputs.faults.isolate(_SUBJECT):
@@ -55,18 +64,26 @@ class SharePlanner:
                     await self.update_shares()
                 except OSError as error:
                     log.warning("shares_not_planned", error=str(error))
+                    self.inputs.put_needed({})
 
     async def update_shares(self) -> None:
         """Read the gateways and publish the shares that follow; nothing if no gateway can be read. Raises OSError."""
         accesses = self.inputs.list_accesses()
-        if not any(is_priced(access) for access in accesses):
+        has_priced = any(is_priced(access) for access in accesses)
+        if not has_priced:
             self._clear_faults()
             self._publish_shares({})
+        if not has_priced and not self.inputs.has_spares:
+            self.inputs.put_needed({})
             return
         rates = await self.rates.read_gateways(await self.find_gateways())
-        if rates is not None:
-            inferences = self.inputs.list_inferences()
-            loads = self._build_loads(accesses, inferences, rates)
+        if rates is None:
+            self.inputs.put_needed({})
+            return
+        inferences = self.inputs.list_inferences()
+        loads = self._build_loads(accesses, inferences, rates)
+        self.inputs.put_needed(self._find_needed(loads, inferences))
+        if has_priced:
             priced = {key for load in loads if load.priced for key in load.limiting_inferences}
             capacities = self._sum_capacities(
                 inference for inference in inferences if inference.key in priced
@@ -85,6 +102,24 @@ class SharePlanner:
             with self.inputs.faults.isolate(f"{_ACCESS_SUBJECT}{access.key}"):
                 loads += build_loads(access, values, rates, shared)
         return loads
+
+    def _find_needed(
+        self, loads: Iterable[RouteLoad], inferences: Iterable[Inference]
+    ) -> Mapping[ObjectKey, float]:
+        """Return how many replicas' work clients send, in tenths, where spares serve a part of it: more than was decided."""
+        offered: defaultdict[ObjectKey, float] = defaultdict(float)
+        for load in loads:
+            for key, cost in load.costs.items():
+                offered[key] += load.offered_per_s * cost
+        needed: dict[ObjectKey, float] = {}
+        for inference in inferences:
+            key, capacity = inference.key, inference.spec.capacity
+            if capacity is None or not self.inputs.has_spare(key):
+                continue
+            count, before = offered[key] / float(capacity.requests_per_second), self.inputs.find_needed(key)
+            if isfinite(count) and count > inference.decided_replicas:
+                needed[key] = before if count <= before <= count + _HELD_NEED else ceil(10 * count) / 10
+        return needed
 
     def _clear_faults(self) -> None:
         for subject in tuple(self.inputs.faults.failures):

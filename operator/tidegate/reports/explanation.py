@@ -22,6 +22,8 @@ from tidegate.reports.shared import (
     ConditionReport,
     HoldReport,
     OverrideReport,
+    describe_cover,
+    describe_pool_spares,
     report_conditions,
     report_pool_holds,
 )
@@ -84,6 +86,8 @@ class InferenceReport(Report):
     """The holds of its pool."""
     overrides: tuple[OverrideReport, ...]
     """The overrides of the Inference that are in force."""
+    shared_spares: tuple[str, ...]
+    """The spares that serve for replicas that are gone, with what they have, or why there is none; empty unless nodeLoss is Shared."""
     conditions: tuple[ConditionReport, ...]
     outdated: bool
     """Whether the status is about an older spec."""
@@ -98,6 +102,8 @@ class InferenceReport(Report):
         yield _format_line("decided", self._describe_decision())
         if self.move is not None:
             yield _format_line("changed", f"{self.move.before} -> {self.move.after}: {self.move.why}")
+        for line in self.shared_spares:
+            yield _format_line("spare", line)
         yield from self._newest_move()
         if self.newest is not None:
             yield from _decision_lines(self.newest)
@@ -154,6 +160,8 @@ class PoolReport(Report):
     """The mode of the allocator's last tick; Hold also if something else holds the pool."""
     held_by: tuple[HoldReport, ...]
     newest: DecisionReport | None
+    shared_spares: tuple[str, ...]
+    """The spares that Inferences share, one line each."""
     conditions: tuple[ConditionReport, ...]
     outdated: bool
 
@@ -169,6 +177,8 @@ class PoolReport(Report):
         yield _format_line("mode", f"{self.policy_mode}{observed_mode}")
         for hold in self.held_by:
             yield _format_line("held", hold.message)
+        for line in self.shared_spares:
+            yield _format_line("spare", line)
         for condition in self.conditions:
             if condition.type == ConditionType.EVENTS_PLANNED and condition.healthy:
                 yield _format_line("events", condition.message)
@@ -227,6 +237,7 @@ def explain_inference(inference: Inference, inputs: ExplanationInputs) -> Infere
         if inputs.pool is not None
         else (),
         overrides=tuple(OverrideReport.from_override(override) for override in overrides),
+        shared_spares=describe_cover(inference, inputs.pool),
         conditions=report_conditions(status.conditions),
         outdated=status.observed_generation < inference.metadata.generation,
     )
@@ -244,6 +255,7 @@ def explain_pool(pool: ComputePool, inputs: ExplanationInputs) -> PoolReport:
         mode=status.mode,
         held_by=report_pool_holds(pool, inputs.overrides, inputs.now),
         newest=_newest_decision(inputs),
+        shared_spares=describe_pool_spares(pool),
         conditions=report_conditions(status.conditions),
         outdated=status.observed_generation < pool.metadata.generation,
     )

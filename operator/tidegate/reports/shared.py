@@ -10,8 +10,9 @@ from typing import Self
 from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode, TierUsage
 from tidegate.api.conditions import ConditionStatus, ObservedCondition
-from tidegate.api.inference import Tier
+from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
+from tidegate.api.shared_spares import SharedSpareStatus
 from tidegate.planning.allocator.freeze import find_freeze
 from tidegate.planning.pools.overrides import describe_override, select_in_force
 
@@ -95,6 +96,43 @@ def format_tier_slices(tiers: Iterable[TierUsage]) -> tuple[str, ...]:
     """Return the cells of the slices that each tier has, in the order of the tiers."""
     used = {tier.name: tier.slices for tier in tiers}
     return tuple(str(used.get(tier, 0)) for tier in Tier)
+
+
+def describe_spare(spare: SharedSpareStatus) -> str:
+    """Return a shared spare in one line: where it is, what it serves, and why."""
+    models = ", ".join(
+        f"{model.inference} {f'version {model.version}' if model.version else '(not loaded)'}"
+        for model in spare.models
+    )
+    problem = f"; {spare.problem}" if spare.problem else ""
+    slices = "1 slice" if spare.slices == 1 else f"{spare.slices} slices"
+    return f"{spare.namespace}/{spare.name}, {slices} on node {spare.node}, has {models}: {spare.reason}{problem}"
+
+
+def describe_cover(inference: Inference, pool: ComputePool | None) -> tuple[str, ...]:
+    """Return the spares of a pool that serve for an Inference, one line each, or why none does; empty if it asks for none."""
+    shared = pool.status.shared_spares if pool is not None else None
+    if shared is None:
+        return ()
+    lines = [
+        describe_spare(spare)
+        for spare in shared.spares
+        if spare.namespace == inference.key.namespace
+        and any(model.inference == inference.key.name for model in spare.models)
+    ]
+    lines += [f"none: {item.reason}" for item in shared.uncovered if item.inference == str(inference.key)]
+    return tuple(lines)
+
+
+def describe_pool_spares(pool: ComputePool) -> tuple[str, ...]:
+    """Return the spares that the Inferences of a pool share, one line each, and those that none serves for."""
+    shared = pool.status.shared_spares
+    if shared is None:
+        return ()
+    return (
+        *map(describe_spare, shared.spares),
+        *(f"none for {item.inference}: {item.reason}" for item in shared.uncovered),
+    )
 
 
 def report_conditions(conditions: Iterable[ObservedCondition]) -> tuple[ConditionReport, ...]:

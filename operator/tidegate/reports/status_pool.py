@@ -14,7 +14,7 @@ from tidegate.api.inference import Inference, PoolShare, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.reports.decision import DecisionReport
-from tidegate.reports.shared import HoldReport, report_pool_holds
+from tidegate.reports.shared import HoldReport, describe_pool_spares, report_pool_holds
 from tidegate.reports.state import ObjectReport, ObjectState
 from tidegate.reports.status import RelatedObjects, StatusReport, common_fields, format_field, render_table
 
@@ -55,6 +55,8 @@ class PoolStatusReport(StatusReport):
     mode: PolicyMode | None
     """The mode of the allocator's last tick."""
     held_by: tuple[HoldReport, ...]
+    shared_spares: tuple[str, ...]
+    """The spares that Inferences share, one line each."""
     newest_decision: DecisionReport | None
     placed: tuple[PlacedLine, ...]
     """The worst first, at most fifty; `placedCount` counts all."""
@@ -75,6 +77,8 @@ class PoolStatusReport(StatusReport):
         yield format_field("mode", f"{self.policy_mode}{observed_mode}")
         for hold in self.held_by:
             yield format_field("held", hold.message)
+        for line in self.shared_spares:
+            yield format_field("spare", line)
         newest = self.newest_decision
         if newest is not None:
             moves = f"{newest.move_count} moves, {newest.describe_outcome()}"
@@ -117,6 +121,7 @@ def report_pool(pool: ComputePool, contents: PoolObjects, related: RelatedObject
         policy_mode=pool.spec.policy.mode,
         mode=status.mode,
         held_by=report_pool_holds(pool, contents.overrides, related.now),
+        shared_spares=describe_pool_spares(pool),
         newest_decision=next(map(DecisionReport.from_decision, sort_newest_first(contents.decisions)), None),
         placed=tuple(placed[:_MAX_PLACED]),
         placed_count=len(placed),

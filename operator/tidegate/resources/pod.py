@@ -139,6 +139,8 @@ class ServingPod:
     """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
     """Labels that its node must have."""
+    node: str = ""
+    """The only node that it may run on; empty for any."""
     tolerations: tuple[Mapping[str, object], ...] = ()
     devices: Mapping[str, str] = field(default_factory=dict[str, str])
     """Devices of the server, by the resource's name."""
@@ -227,6 +229,10 @@ def _build_scheduling(pod: ServingPod) -> dict[str, object]:
         spec["priorityClassName"] = pod.priority_class
     if pod.node_selector:
         spec["nodeSelector"] = dict(pod.node_selector)
+    if pod.node:
+        place = {"key": "metadata.name", "operator": "In", "values": [pod.node]}
+        terms = {"nodeSelectorTerms": [{"matchFields": [place]}]}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     if pod.tolerations:
         spec["tolerations"] = [dict(toleration) for toleration in pod.tolerations]
     return spec

@@ -61,11 +61,16 @@ class Endpoint:
 class SparePods:
     """Pods that several Inferences share, with a model of this one loaded; they get the share of its own pods that do not answer.
 
-    `decided` is how many pods of its own should answer.
+    `needed` is how many pods of its own should answer: those that were decided; more, in fractions, while clients send more
+    requests than these serve.
     """
 
     pods: tuple[Endpoint, ...]
-    decided: int
+    needed: float
+
+    def count_replaced(self, ready: int) -> float:
+        """Return how many missing pods they replace, with so many that can answer: each at most one."""
+        return min(max(self.needed - ready, 0), len(self.pods))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +93,24 @@ class Backend:
 
     @property
     def relative_capacity(self) -> float:
-        """Capacity of all pods, as a multiple of one replica's."""
-        return sum(
-            endpoint.weight / FULL_WEIGHT if endpoint.weight else 1.0 for endpoint in self.distinct_endpoints
-        )
+        """Capacity of all pods, and of the spares in the place of missing ones, as a multiple of one replica's."""
+        own = self.distinct_endpoints
+        replaced = self.spares.count_replaced(len(own)) if self.spares is not None else 0
+        return replaced + sum(endpoint.weight / FULL_WEIGHT if endpoint.weight else 1.0 for endpoint in own)
 
     @property
     def distinct_endpoints(self) -> tuple[Endpoint, ...]:
         """Each endpoint once, sorted: equal pods give equal bytes."""
         return tuple(sorted(set(self.endpoints)))
 
-    def with_spares(self, pods: Collection[Endpoint], decided: int) -> Backend:
+    def with_spares(self, pods: Collection[Endpoint], needed: float) -> Backend:
         """Return the backend with shared pods beside its own, or in the place of them while none can answer."""
         if not pods:
             return self
         shared = tuple(sorted(set(pods)))
         if not self.endpoints:
             return replace(self, endpoints=shared)
-        return replace(self, spares=SparePods(shared, decided))
+        return replace(self, spares=SparePods(shared, needed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from tidegate.planning.allocator.event_baselines import BASELINE_MEMORY, EventBa
 from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand
 from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.peaks import MIN_PEAK_WINDOW
+from tidegate.planning.allocator.shared_spares import count_kept_slices
 from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS, protect_in_event
 from tidegate.simulation.engine import PolicyView
 from tidegate.simulation.scenario import Scenario, SimulatedModel
@@ -64,6 +65,7 @@ class AllocatorPolicy:
         self._solve = solve
         self._options = options
         self._price = 0.0
+        self._spare_room = 0
         self._planned: Mapping[str, float] = {}
         self._recent: dict[str, list[float]] = {model.key: [] for model in scenario.models}
         quantile = options.forecast_quantile
@@ -95,6 +97,7 @@ class AllocatorPolicy:
         pool = view.pool
         if self._options.prices_moves:
             pool = replace(pool, price=self._price)
+        self._spare_room = _limit_spares(pool, models)
         dwell_s = self._scenario.dwell_s if self._options.prices_moves else 0.0
         assignment = self._solve(AllocationSnapshot((pool,), models, HORIZON_STEPS, dwell_s=dwell_s), _LIMITS)
         self._price = min(assignment.get_price(pool.name), MAX_AMOUNT)
@@ -102,20 +105,29 @@ class AllocatorPolicy:
         return {model.key: replicas[model.key] for tier in Tier for model in self._scenario.select_tier(tier)}
 
     def plan_spares(
-        self, spread: Mapping[str, Mapping[str, int]], nodes: Sequence[str], current: Sequence[SharedSpare]
+        self,
+        spread: Mapping[str, Mapping[str, int]],
+        missing: Mapping[str, int],
+        nodes: Sequence[str],
+        current: Sequence[SharedSpare],
     ) -> SparePlan:
         """Return the spares for its replicas, as they are spread over the nodes."""
         shares = [
-            measure_node_shares(
-                self._scenario.by_key[key].capacity_curve,
-                self._planned[key],
-                counts,
-                key,
-                self._scenario.by_key[key].slices,
+            replace(
+                measure_node_shares(
+                    self._scenario.by_key[key].capacity_curve,
+                    self._planned[key],
+                    counts,
+                    key,
+                    self._scenario.by_key[key].slices,
+                ),
+                missing=missing[key],
             )
             for key, counts in spread.items()
         ]
-        return plan_shared_spares(shares, nodes, self._scenario.spare_rules or SpareRules(0), current)
+        rules = self._scenario.spare_rules or SpareRules(0)
+        rules = replace(rules, slices=min(rules.slices, self._spare_room))
+        return plan_shared_spares(shares, nodes, rules, current)
 
     def _plan_events(self, now_s: float, rates: Mapping[str, float]) -> Mapping[str, EventDemand]:
         """Take the rates of the interval before, and return what events bring."""
@@ -199,6 +211,16 @@ class AllocatorPolicy:
         # A replica that starts at the next decision serves after its load time.
         ahead_s = model.load_s + self._scenario.interval_s
         return max(rate, self._forecasts.forecast_peak(model.key, now_s, ahead_s) or 0.0)
+
+
+def _limit_spares(pool: PoolInput, models: Sequence[ModelInput]) -> int:
+    """Return the most slices that shared spares may have, as in a cluster."""
+    floors = {rule.tier: rule.floor for rule in pool.tiers}
+    realtime, reserved = count_kept_slices(models, floors, pool.nodes)
+    ceilings = [
+        rule.ceiling for rule in pool.tiers if rule.tier is Tier.REALTIME and rule.ceiling is not None
+    ]
+    return max(min([pool.slices - reserved, *ceilings]) - realtime, 0)
 
 
 def _read_history(scenario: Scenario, quantile: float) -> ForecastBook[str]:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.snapshot import DEFAULT_DRAIN_S, DEFAULT_LOAD_S, PoolInput, TierRule
-from tidegate.api.compute_pool import MAX_SLICES, ComputePool
+from tidegate.allocation.errors import MAX_AMOUNT, InvalidInputError
+from tidegate.allocation.shared_spares import SpareRules
+from tidegate.allocation.snapshot import DEFAULT_DRAIN_S, DEFAULT_LOAD_S, NodeLossInput, PoolInput, TierRule
+from tidegate.api.compute_pool import MAX_SLICES, ComputePool, SharedSpareLimits
 from tidegate.api.durations import parse_duration
-from tidegate.api.inference import Inference, Tier
+from tidegate.api.inference import Inference, NodeLossMode, Tier
 from tidegate.api.what_if import DayWhatIf
 from tidegate.errors import PermanentError
 from tidegate.planning.allocator.event_calendar import read_calendar
@@ -82,7 +83,17 @@ def make_scenario(
         begin=begin,
         calendar=calendar,
         outages=place_outages(options.changes.lost_nodes, pool_input.nodes),
+        spare_rules=_read_spare_rules(pool, pool_input) if _shares_spares(pool) else None,
     )
+
+
+def _shares_spares(pool: ComputePool) -> bool:
+    return pool.spec.policy.node_loss.mode is NodeLossMode.SHARED
+
+
+def _read_spare_rules(pool: ComputePool, pool_input: PoolInput) -> SpareRules:
+    limits = pool.spec.policy.node_loss.shared_spares or SharedSpareLimits()
+    return SpareRules(limits.max_slices or pool_input.slices, limits.max_models)
 
 
 def _make_pool_input(pool: ComputePool) -> PoolInput:
@@ -99,7 +110,8 @@ def _make_pool_input(pool: ComputePool) -> PoolInput:
         tiers=tuple(
             TierRule(tier, tiers.bounds_for(tier).floor, tiers.bounds_for(tier).ceiling) for tier in Tier
         ),
-        node_loss=price_node_loss(pool),
+        # With shared spares, replicas in reserve are worth nothing.
+        node_loss=NodeLossInput(MAX_AMOUNT) if _shares_spares(pool) else price_node_loss(pool),
     )
 
 

@@ -56,9 +56,16 @@ class SparePolicy(Policy, Protocol):
     """A policy that plans shared spares as well."""
 
     def plan_spares(
-        self, spread: Mapping[str, Mapping[str, int]], nodes: Sequence[str], current: Sequence[SharedSpare]
+        self,
+        spread: Mapping[str, Mapping[str, int]],
+        missing: Mapping[str, int],
+        nodes: Sequence[str],
+        current: Sequence[SharedSpare],
     ) -> SparePlan:
-        """Return the spares for the replicas that it chose; `spread` has their number by model and node."""
+        """Return the spares for the replicas that it chose; `spread` has their number by model and node.
+
+        `missing` is how many of a model's do not serve yet.
+        """
         ...
 
 
@@ -131,7 +138,7 @@ class _PolicyRun:
             changes = [end_s, fleet.find_next_end(targets, end_s), losses[0].start_s if losses else end_s]
             if scenario.spare_rules is not None:
                 if now_s == start_s:
-                    self._plan_spares(now_s, loaded=step == 0)
+                    self._plan_spares(decided, now_s, loaded=step == 0)
                 changes.append(fleet.find_next_change(now_s))
             until_s = min(change_s for change_s in changes if change_s is not None)
             spare_rates = self._serve_on_spares(decided, step, now_s, until_s, interval)
@@ -174,7 +181,7 @@ class _PolicyRun:
             free -= initial[key] * slices
         self._fleet = SimulatedFleet(self._scenario, initial)
 
-    def _plan_spares(self, now_s: float, *, loaded: bool) -> None:
+    def _plan_spares(self, decided: Mapping[str, int], now_s: float, *, loaded: bool) -> None:
         """Plan the spares for the replicas as they are spread now."""
         fleet, policy = self._fleet, self._policy
         if not isinstance(policy, SparePolicy):
@@ -182,8 +189,14 @@ class _PolicyRun:
                 f"policy {policy.name}", "plans no shared spares; use one of the allocator's"
             )
         realtime = self._scenario.select_tier(Tier.REALTIME)
-        spread = {model.key: fleet.spread_replicas(model.key) for model in realtime}
-        plan = policy.plan_spares(spread, fleet.remaining_nodes, fleet.spares.list_spares(now_s))
+        spread: dict[str, Mapping[str, int]] = {}
+        for model in realtime:
+            placed = fleet.spread_replicas(model.key)
+            unplaced = max(decided[model.key] - sum(placed.values()), 0)
+            # Those that have no slices yet count as on a node of their own.
+            spread[model.key] = {**placed, f"?{model.key}": unplaced} if unplaced else placed
+        missing = {model.key: max(decided[model.key] - fleet.sets[model.key].ready, 0) for model in realtime}
+        plan = policy.plan_spares(spread, missing, fleet.remaining_nodes, fleet.spares.list_spares(now_s))
         self._spare_slices = plan.slice_count
         fleet.spares.follow_plan(plan, now_s, fleet.free_slices, loaded=loaded)
 
@@ -192,8 +205,8 @@ class _PolicyRun:
     ) -> Mapping[str, float]:
         """Return the requests per second that spares serve of each model.
 
-        They get the share of the decided replicas that do not serve, as from Envoy; with `spares_take_overflow`, what the
-        replicas that serve have no capacity for.
+        They get the share of the decided replicas that do not serve, each that of one, as from Envoy; with
+        `spares_take_overflow`, of the replicas that the demand needs, if these are more.
         """
         scenario, spares = self._scenario, self._fleet.spares
         slice_s = spares.slice_count * (end_s - start_s)
@@ -203,10 +216,9 @@ class _PolicyRun:
         for model in scenario.select_tier(Tier.REALTIME) if spares.slice_count else ():
             ready, target = self._fleet.sets[model.key].ready, decided[model.key]
             demand = scenario.demand[model.key][step]
-            if scenario.spares_take_overflow:
-                rates[model.key] = max(demand - model.capacity_curve.rate_at(ready), 0.0)
-            elif ready < target:
-                rates[model.key] = demand * (1 - ready / target)
+            needed = max(target, demand / model.replica_rate) if scenario.spares_take_overflow else target
+            if missing := min(max(needed - ready, 0), spares.count_serving(model.key, start_s)):
+                rates[model.key] = demand * missing / (ready + missing)
         return spares.serve_rates(rates, start_s)
 
     def _serve_model(

@@ -51,7 +51,10 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
 
 
 def make_policy(name: str, scenario: Scenario, solve: Solve, quantile: float) -> tuple[Scenario, Policy]:
-    """Return a policy, and the scenario that it is run in. Raises InvalidInputError for an unknown name."""
+    """Return a policy, and the scenario that it is run in: only the allocator's have shared spares.
+
+    Raises InvalidInputError for an unknown name.
+    """
     options = {
         FORECAST: AllocatorOptions(forecast_quantile=quantile),
         PRESENT: AllocatorOptions(),
@@ -59,6 +62,7 @@ def make_policy(name: str, scenario: Scenario, solve: Solve, quantile: float) ->
     }.get(name)
     if options is not None:
         return scenario, AllocatorPolicy(name, scenario, solve, options)
+    scenario = replace(scenario, spare_rules=None)
     if name == ORACLE:
         instant = replace(make_instant(scenario), history={})
         return instant, ClairvoyantPolicy(instant, solve)

@@ -91,7 +91,7 @@ class Scenario:
     the remaining work can use). `history` has rates of the intervals before, which policies may look at. The demand begins at
     `begin`, and `calendar` has the events that the allocator plans for. `outages` are the nodes that are lost, in the order of
     their start. With `spare_rules`, real-time Inferences share spares, which get the share of the decided
-    replicas that do not serve; with `spares_take_overflow`, all that the replicas that serve have no capacity for.
+    replicas that do not serve; with `spares_take_overflow`, as gateways do, also what these have no capacity for.
     """
 
     pool: PoolInput
@@ -104,7 +104,7 @@ class Scenario:
     calendar: EventCalendar = field(default_factory=EventCalendar)
     outages: Sequence[NodeOutage] = ()
     spare_rules: SpareRules | None = None
-    spares_take_overflow: bool = False
+    spares_take_overflow: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(sorted(self.models, key=lambda model: model.key)))

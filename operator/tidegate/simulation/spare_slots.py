@@ -75,6 +75,10 @@ class SpareSlots:
         times = [ready_s for slot in self._slots for ready_s in slot.ready_s.values() if ready_s > after_s]
         return min(times, default=inf)
 
+    def count_serving(self, key: str, now_s: float) -> int:
+        """Return how many spares serve a model."""
+        return sum(slot.ready_s.get(key, inf) <= now_s for slot in self._slots)
+
     def serve_rates(self, rates: Mapping[str, float], now_s: float) -> Mapping[str, float]:
         """Return what the spares serve of the requests per second that come to them, which each model's spares share evenly."""
         work: defaultdict[int, float] = defaultdict(float)

@@ -19,7 +19,7 @@ from tidegate.planning.plan import AgentOrder
 from tidegate.planning.pods import PodView
 from tidegate.resources.pod import CONTROL_PORT
 from tidegate.triton.agent_call import base_url, call_agent
-from tidegate_dataplane.contract import AgentReport
+from tidegate_dataplane.contract import AgentReport, SharedOrders, SharedReports
 from tidegate_dataplane.contract.answers import make_bounded_session
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=3, connect=1.5)
@@ -150,6 +150,26 @@ class AgentClient:
         Raise LeadershipLostError when an agent has orders from a newer leader.
         """
         await asyncio.gather(*(self._send_order(order) for order in orders))
+
+    async def send_shared_orders(self, pod: PodView, orders: SharedOrders) -> SharedReports | None:
+        """Send the orders of a pod that Inferences share; return its reports, or None if its agent does not answer.
+
+        Raise LeadershipLostError when the agent has orders from a newer leader.
+        """
+        url = base_url(pod.address or "", self._port) + "/v1/shared/desired"
+        try:
+            async with self._slots:
+                return await call_agent(
+                    self._session,
+                    "PUT",
+                    url,
+                    orders.to_json(),
+                    SharedReports,
+                    agent=f"agent of pod {pod.key}",
+                )
+        except AgentUnreachableError as error:
+            log.warning("shared_orders_not_delivered", pod=str(pod.key), error=str(error))
+            return None
 
     def _is_silent(self, pod: PodView) -> bool:
         """Return whether the agent was silent at its last call; when the next one is due, call it in the background."""

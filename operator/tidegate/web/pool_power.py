@@ -17,7 +17,15 @@ from tidegate.kube.port import Manifest
 from tidegate.planning.allocator.move_budget import RemainingBudget, compute_move_budget
 from tidegate.planning.pods import is_ready
 from tidegate.planning.pools.pool_slices import NodeSlices
-from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, TIER_LABEL, parse_slices, to_label_value
+from tidegate.resources.names import (
+    INFERENCE_LABEL,
+    POOL_LABEL,
+    SPARE_LABEL,
+    TIER_LABEL,
+    parse_slices,
+    to_label_value,
+)
+from tidegate.resources.shared_spare import parse_served_models
 from tidegate.web.app_state import AppState
 from tidegate.web.explanations import list_recent_decisions
 from tidegate.web.listing import select_page
@@ -41,7 +49,7 @@ class PodSlot(ApiModel):
     """The slices of one pod on a node."""
 
     inference: str
-    """Empty if the user may not list the pod; so is `pod`."""
+    """Empty if the user may not list the pod; so is `pod`. Of a spare that several share, those that it serves for."""
     pod: str
     tier: str
     slices: int
@@ -290,7 +298,13 @@ def _inference_name(body: Manifest, within: Collection[str] | None) -> str:
     metadata: Mapping[str, Any] = body["metadata"]
     if within is not None and metadata["namespace"] not in within:
         return ""
-    return f"{metadata['namespace']}/{(metadata.get('labels') or {}).get(INFERENCE_LABEL, '')}"
+    labels: Mapping[str, str] = metadata.get("labels") or {}
+    if SPARE_LABEL in labels:
+        served = sorted(parse_served_models(metadata.get("annotations") or {}))
+        return (
+            f"{metadata['namespace']}/{', '.join(served)}" if served else "a spare that serves no model yet"
+        )
+    return f"{metadata['namespace']}/{labels.get(INFERENCE_LABEL, '')}"
 
 
 def _sort_key(slot: PodSlot) -> tuple[str, str, str]:

@@ -27,22 +27,46 @@ BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
 """The label of a backend's pods; its value is resources.names.label_value of the backend's name."""
 
 
-def build_inference_backend(inference: Inference, pods: Iterable[PodView]) -> Backend:
-    """Return the backend of an Inference with its pods that can answer now, without warm spares."""
+def build_inference_backend(
+    inference: Inference, pods: Iterable[PodView], spares: Iterable[PodView] = (), needed: float = 0.0
+) -> Backend:
+    """Return the backend of an Inference with its pods that can answer now, without warm spares.
+
+    `spares` are pods that Inferences share; those that serve the version and the source of this one's replicas answer for replicas
+    that are gone, and for what clients send beyond those that were decided: `needed` is how many replicas' work that is in all.
+    """
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
     allocation = inference.status.allocation if inference.spec.scaling is not None else None
     decision = allocation.decision if allocation is not None else ""
+    own = select_serving_pods(inference, pods)
     backend = _build_backend(
         key,
         inference,
         inference.served_name,
-        select_serving_pods(inference, pods),
+        own,
         decision=decision,
         weights=weigh_pools(inference),
     )
-    return replace(
+    backend = replace(
         backend, value=inference.spec.value.per_request, shared_with=list_shared_namespaces(inference)
     )
+    if not inference.decided_replicas:
+        return backend
+    # Without a pod that is ready, no version is known to serve; the spare has the one that all replicas had. A number alone says
+    # nothing: a changed spec.model.uri may have another model under the same one.
+    sources = {pod.source for pod in own if pod.source}
+    name, serving = inference.metadata.name, inference.status.versions.serving
+    shared = [
+        Endpoint(pod.address, GRPC_PORT, HTTP_PORT, decision)
+        for pod in spares
+        if pod.ready
+        and pod.is_reachable
+        and pod.address is not None
+        and (model := pod.shared_models.get(name)) is not None
+        and serving in (None, str(model.version))
+        and (not sources or model.source in sources)
+    ]
+    return backend.with_spares(shared, max(inference.decided_replicas, needed))
 
 
 def weigh_pools(inference: Inference) -> Mapping[str, int]:

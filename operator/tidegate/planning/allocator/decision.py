@@ -11,7 +11,9 @@ from tidegate.allocation.spares import WarmSpare
 from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger, PredictedOutcome, UnmetRule
 from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.meta import API_VERSION
+from tidegate.api.shared_spares import MAX_SHARED_SPARES
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.spare_plan import PlannedSpare
 from tidegate.planning.allocator.value_mix import ValueRates, sum_value_rates
 from tidegate.resources.names import POOL_LABEL, to_label_value
 
@@ -42,13 +44,15 @@ class SolvedAllocation:
     spares: Sequence[WarmSpare] = ()
     values: Mapping[str, ValueRates] = field(default_factory=dict[str, ValueRates])
     """By Inference, as namespace/name."""
+    shared_spares: Sequence[PlannedSpare] = ()
+    """The spares that Inferences share."""
 
 
 def plan_decision(observed: AllocationObserved, solved: SolvedAllocation) -> dict[str, Any] | None:
     """Return the decision to write; None if it would repeat the standing one.
 
-    Compared are the replicas of each Inference and the rules that are broken. The figures of these rules do not count:
-    they change with every tick.
+    Compared are the replicas of each Inference, the spares that Inferences share, and the rules that are broken. The figures of
+    these rules do not count: they change with every tick.
     """
     assignment = solved.assignment
     targets = _find_target_replicas(observed)
@@ -60,7 +64,7 @@ def plan_decision(observed: AllocationObserved, solved: SolvedAllocation) -> dic
     targets = {name: count for name, count in targets.items() if name in desired}
     spares = {spare.inference: spare.replicas for spare in solved.spares}
     spare_targets = {name: count for name, count in _find_target_spares(observed).items() if name in desired}
-    same = desired == targets and spares == spare_targets
+    same = desired == targets and spares == spare_targets and _has_same_shared(observed, solved.shared_spares)
     if same and (
         _has_moves(observed) or _find_broken_rules(assignment.relaxed) == _find_recorded_rules(observed)
     ):
@@ -104,6 +108,7 @@ def make_decision_spec(
             {"inference": spare.inference, "replicas": spare.replicas, "slices": spare.slices}
             for spare in solved.spares[:_MAX_MOVES]
         ],
+        **_format_shared_spares(solved.shared_spares),
         "binding": [
             {"constraint": binding.constraint, "price": _round_number(binding.price)}
             for binding in assignment.bindings
@@ -122,6 +127,29 @@ def make_decision_spec(
         **({"gap": _round_number(assignment.gap)} if assignment.gap is not None else {}),
         **({"note": _format_note(assignment)} if _format_note(assignment) else {}),
     }
+
+
+def _format_shared_spares(spares: Sequence[PlannedSpare]) -> Mapping[str, Any]:
+    listed = [
+        {
+            "namespace": spare.namespace,
+            "node": spare.node,
+            "slices": spare.slices,
+            "models": list(spare.models),
+            "reason": spare.reason[:_MAX_NOTE_CHARS],
+        }
+        for spare in spares[:MAX_SHARED_SPARES]
+    ]
+    return {"sharedSpares": listed} if listed else {}
+
+
+def _has_same_shared(observed: AllocationObserved, spares: Sequence[PlannedSpare]) -> bool:
+    """Return whether the newest decision has the same shared spares with the same models."""
+    recorded = observed.decisions[0].spec.shared_spares if observed.decisions else ()
+    planned = spares[:MAX_SHARED_SPARES]
+    return [(spare.namespace, spare.node, spare.slices, spare.models) for spare in recorded] == [
+        (spare.namespace, spare.node, spare.slices, spare.models) for spare in planned
+    ]
 
 
 def _format_values(values: Mapping[str, ValueRates]) -> Mapping[str, Any]:

@@ -26,9 +26,19 @@ def price_node_loss(pool: ComputePool) -> NodeLossInput:
 
 def is_strict(pool: ComputePool, inference: Inference) -> bool:
     """Return whether an Inference holds what it takes to lose a node, whatever that costs."""
+    return _find_mode(pool, inference) is NodeLossMode.STRICT
+
+
+def is_shared(pool: ComputePool, inference: Inference) -> bool:
+    """Return whether a spare that Inferences share is to serve for an Inference: a realtime one with spec.scaling."""
+    can_be_asked = inference.spec.scaling is not None and inference.spec.tier.traits.has_slo
+    return can_be_asked and _find_mode(pool, inference) is NodeLossMode.SHARED
+
+
+def _find_mode(pool: ComputePool, inference: Inference) -> NodeLossMode:
     scaling = inference.spec.scaling
     mode = None if scaling is None else scaling.node_loss
-    return (mode or pool.spec.policy.node_loss.mode) is NodeLossMode.STRICT
+    return mode or pool.spec.policy.node_loss.mode
 
 
 def list_ready_by_node(claim: PoolClaim, nodes: AbstractSet[str]) -> tuple[NodeReplicas, ...]:

@@ -24,6 +24,7 @@ from tidegate.planning.allocator.move_budget import compute_move_budget, find_st
 from tidegate.planning.allocator.node_losses import is_strict, list_ready_by_node, price_node_loss
 from tidegate.planning.allocator.other_pools import OtherPool, narrow_bounds, reduce_demand
 from tidegate.planning.allocator.signals import Signal, Signals
+from tidegate.planning.allocator.spare_plan import LiveSpare, PoolSparePlan
 from tidegate.planning.allocator.stream_demand import find_deadline
 from tidegate.planning.allocator.value_mix import ValueMix
 from tidegate.planning.batch.remaining_shards import compute_urgency, count_remaining_shards
@@ -152,6 +153,12 @@ class AllocationObserved:
     """Slices of Inferences that were deleted or moved to another pool, until their pods are gone."""
     faulty_node_slices: int = 0
     """Slices of ready pods on nodes that take no new pods: in use, and of no use to others."""
+    spare_slices: int = 0
+    """Slices that are reserved for spares that Inferences share, or that their pods still have."""
+    live_spares: Sequence[LiveSpare] = ()
+    """The spares that Inferences share."""
+    spare_plan: PoolSparePlan = field(default_factory=PoolSparePlan)
+    """The spares that are to exist; empty before they are planned."""
     overrides: Sequence[ComputeOverride] = ()
     signals: Signals = field(default_factory=Signals)
     decisions: Sequence[AllocationDecision] = ()
@@ -198,13 +205,23 @@ class AllocationObserved:
     @property
     def allocatable_slices(self) -> int:
         """Return the slices that its members can have together."""
-        return max(self.slices.healthy + self.faulty_node_slices - self.departing_slices, 0)
+        return max(self.usable_slices - self.charged_spare_slices, 0)
 
     @property
     def free_slices(self) -> int:
         """Return the free slices; negative if more are assigned than the pool has now."""
-        usable = self.slices.healthy + self.faulty_node_slices - self.departing_slices
-        return usable - sum(member.occupied_slices for member in self.members)
+        occupied = sum(member.occupied_slices for member in self.members)
+        return self.usable_slices - self.spare_slices - occupied
+
+    @property
+    def usable_slices(self) -> int:
+        """Return the slices that members and shared spares can have together."""
+        return self.slices.healthy + self.faulty_node_slices - self.departing_slices
+
+    @property
+    def charged_spare_slices(self) -> int:
+        """Return the slices of shared spares that members cannot have; not those of spares that stay in the place of replicas."""
+        return max(self.spare_slices - self.spare_plan.excess_slices, 0)
 
     @property
     def scaled_members(self) -> tuple[PoolMember, ...]:
@@ -253,7 +270,7 @@ def build_allocation_view(observed: AllocationObserved) -> AllocationView:
     for member in observed.members:
         if member.refusal and not member.assigned_replicas:
             excluded[member.key] = member.refusal
-            excluded_slices += member.occupied_slices
+            excluded_slices += count_excluded_slices(member)
             continue
         try:
             if member.excluded_reason:
@@ -261,11 +278,18 @@ def build_allocation_view(observed: AllocationObserved) -> AllocationView:
             inputs.append(_make_model_input(observed, member))
         except InvalidInputError as error:
             excluded[member.key] = str(error)
-            excluded_slices += max(member.occupied_slices, member.claim.replicas * member.replica_slices)
+            excluded_slices += count_excluded_slices(member)
     pool = _make_pool_input(observed, excluded_slices)
     dwell = parse_duration(observed.pool.spec.policy.dwell)
     snapshot = AllocationSnapshot((pool,), tuple(inputs), HORIZON_STEPS, dwell_s=dwell / timedelta(seconds=1))
     return AllocationView(snapshot, excluded)
+
+
+def count_excluded_slices(member: PoolMember) -> int:
+    """Return the slices that a member keeps while decisions leave it out."""
+    if member.refusal and not member.assigned_replicas:
+        return member.occupied_slices
+    return max(member.occupied_slices, member.claim.replicas * member.replica_slices)
 
 
 def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solver.PoolInput:
@@ -282,14 +306,7 @@ def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solv
         ),
         nodes=len(healthy),
         spares=spec.tiers.realtime.warm_spares,
-        tiers=tuple(
-            TierRule(
-                tier,
-                spec.tiers.bounds_for(tier).floor - _count_unfillable(observed, tier),
-                spec.tiers.bounds_for(tier).ceiling,
-            )
-            for tier in Tier
-        ),
+        tiers=tuple(_make_tier_rule(observed, tier) for tier in Tier),
         budget=budget.remaining if budget is not None else None,
         hold=observed.effective_mode is PolicyMode.HOLD or observed.is_held,
         price=_find_price(observed),
@@ -297,14 +314,23 @@ def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solv
     )
 
 
+def _make_tier_rule(observed: AllocationObserved, tier: Tier) -> TierRule:
+    """Return the bounds of a tier for its members alone: shared spares count in those of realtime."""
+    bounds = observed.pool.spec.tiers.bounds_for(tier)
+    spares = observed.charged_spare_slices if tier is Tier.REALTIME else 0
+    floor = max(bounds.floor - spares - _count_unfillable(observed, tier), 0)
+    return TierRule(tier, floor, None if bounds.ceiling is None else max(bounds.ceiling - spares, floor))
+
+
 def _count_unfillable(observed: AllocationObserved, tier: Tier) -> int:
-    """Return the slices of a tier's floor that its members cannot use: they stay reserved for the tier."""
+    """Return the slices of a tier's floor that neither its members nor shared spares use: they stay reserved for the tier."""
     fillable = sum(
         member.replica_slices * _count_usable_replicas(member)
         for member in observed.members
         if member.inference.spec.tier is tier
     )
-    return max(observed.pool.spec.tiers.bounds_for(tier).floor - fillable, 0)
+    spares = observed.charged_spare_slices if tier is Tier.REALTIME else 0
+    return max(observed.pool.spec.tiers.bounds_for(tier).floor - spares - fillable, 0)
 
 
 def _count_usable_replicas(member: PoolMember) -> int:
@@ -364,6 +390,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
         bounds,
         mix.mean,
         keeps_node_spare=is_strict(observed.pool, member.inference),
+        has_shared_spare=str(member.key) in observed.spare_plan.covered,
     )
 
 

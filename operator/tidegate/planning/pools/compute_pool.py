@@ -9,6 +9,7 @@ from tidegate.api.compute_pool import ComputePool, ComputePoolStatus, SliceCount
 from tidegate.api.conditions import Condition, ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.inference import Tier
 from tidegate.api.reasons import Reason
+from tidegate.api.shared_spares import SharedSparesStatus
 from tidegate.planning.allocator.pool_status import PoolAllocation
 from tidegate.planning.gpu_sharing.health import CHECK_EVERY, SharingPlan
 from tidegate.planning.inference.node_resources import format_amount
@@ -41,6 +42,8 @@ class PoolObserved:
     """The allocator's last result; None before its first run as leader, so that its conditions stay as they are."""
     sharing: SharingPlan | None = None
     """The plan for its GPU sharing; None without GPU sharing or node agents."""
+    shared_spares: SharedSparesStatus | None = None
+    """The spares that its Inferences share; None if none asks for one."""
 
 
 def plan_pool(observed: PoolObserved) -> ReconcilePlan:
@@ -67,6 +70,7 @@ def plan_pool(observed: PoolObserved) -> ReconcilePlan:
         imbalance_percent=slices.imbalance_percent,
         mode=allocation.mode if allocation is not None else pool.status.mode,
         last_decision=(allocation and allocation.last_decision) or pool.status.last_decision,
+        shared_spares=observed.shared_spares,
         faulty_nodes=observed.sharing.faulty if observed.sharing is not None else (),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )

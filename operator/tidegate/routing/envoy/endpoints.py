@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 from tidegate.routing import wire
-from tidegate.routing.fleet import Endpoint
+from tidegate.routing.fleet import FULL_WEIGHT, Endpoint, SparePods
 from tidegate.routing.ir import EndpointPool, InferenceProtocol
 
 TYPE: Final = "envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -40,26 +41,41 @@ _ANY_POD: Final = 100_000
 def encode_endpoints(cluster: str, pool: EndpointPool, protocol: InferenceProtocol) -> bytes:
     """Serialise the ClusterLoadAssignment of `cluster`: pods, then shared spares, then the fallback's pods.
 
-    Spares get the share of the decided pods that are missing or unhealthy: Envoy sends the first priority its healthy share of
-    the requests, times the overprovisioning factor.
+    Spares get the share of the pods that are missing or unhealthy: Envoy sends the first priority its healthy share of the
+    requests, times the overprovisioning factor. Of missing pods, each spare replaces one.
     """
     name = wire.encode_field(_CLUSTER_NAME, cluster.encode())
-    spares = pool.spares.pods if pool.spares is not None else ()
-    groups = [pods for pods in (pool.endpoints, spares, pool.fallback) if pods]
+    own, spares = pool.endpoints, pool.spares
+    factor = _ANY_POD
+    if spares is None:
+        groups = [own, pool.fallback]
+    elif spares.count_replaced(len(own)) > len(own):
+        # Envoy scales the shares of all priorities up to 100 % together, so the first one cannot get less than half.
+        groups = [_join_spares(own, spares), pool.fallback]
+    else:
+        groups = [own, spares.pods, pool.fallback]
+        factor = int(100 * len(own) / (len(own) + spares.count_replaced(len(own))))
+    filled = [pods for pods in groups if pods]
     checked = bool(pool.health_path)
     localities = [
         _encode_locality(pods, protocol, checked=checked)
         + (wire.encode_number(_PRIORITY, priority) if priority else b"")
-        for priority, pods in enumerate(groups)
+        for priority, pods in enumerate(filled)
     ]
     assignment = name + wire.encode_fields(_ENDPOINTS, localities)
-    if len(groups) < 2:
+    if len(filled) < 2:
         return assignment
-    factor = _ANY_POD
-    if pool.spares is not None:
-        factor = max(100 * len(pool.endpoints) // max(pool.spares.decided, len(pool.endpoints), 1), 1)
     policy = wire.encode_field(_OVERPROVISIONING_FACTOR, wire.encode_number(_ONLY, factor))
     return assignment + wire.encode_field(_POLICY, policy)
+
+
+def _join_spares(own: Sequence[Endpoint], spares: SparePods) -> Sequence[Endpoint]:
+    """Return pods and spares as equals, of which the spares together have the weight of the pods that they replace."""
+    replaced = spares.count_replaced(len(own))
+    return (
+        *(replace(pod, weight=(pod.weight or FULL_WEIGHT) * len(spares.pods)) for pod in own),
+        *(replace(pod, weight=round(FULL_WEIGHT * replaced)) for pod in spares.pods),
+    )
 
 
 def _encode_locality(endpoints: Sequence[Endpoint], protocol: InferenceProtocol, *, checked: bool) -> bytes:

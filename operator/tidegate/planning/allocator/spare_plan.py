@@ -1,0 +1,52 @@
+"""The planned and the existing spares that the Inferences of a pool share, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSpare:
+    """A spare that is to exist."""
+
+    name: str
+    """Name of its Deployment."""
+    namespace: str
+    number: int
+    node: str
+    slices: int
+    models: tuple[str, ...]
+    """Names of the Inferences whose models it loads, sorted."""
+    reason: str = ""
+    starts: bool = True
+    """Whether its node has slices for its pod; Kubernetes would end pods of lower tiers for one that comes before."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSparePlan:
+    """The spares of a pool, by namespace and number, and the Inferences that none of them serves for, with the reason."""
+
+    spares: tuple[PlannedSpare, ...] = ()
+    uncovered: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By namespace/name."""
+    covered: frozenset[str] = frozenset()
+    """Inferences whose models as many spares have loaded as they need, as namespace/name: they hold no replica in reserve."""
+    excess_slices: int = 0
+    """Slices beyond the limit: spares that serve for missing replicas keep them until these serve, and nobody yields for them."""
+
+    @property
+    def slice_count(self) -> int:
+        """Return the slices of all spares."""
+        return sum(spare.slices for spare in self.spares)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSpare:
+    """A spare as its Deployment and its pod show it."""
+
+    planned: PlannedSpare
+    serving: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Versions that its pod serves and that the Inferences have committed, by Inference."""
+    is_placed: bool = False
+    """Whether it has a pod on its node."""
