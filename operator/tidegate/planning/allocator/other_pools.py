@@ -91,10 +91,16 @@ def reduce_demand(
     )
     ready_before = sum(pool.ready * pool.capacity_per_s for pool in pools if pool.is_before)
     here = replicas * capacity_per_s
+
+    def reduce_rate(rate: float) -> float:
+        return max(rate - elsewhere, min(here, rate - ready_before), 0.0)
+
+    deadline = load.deadline
     return replace(
         load,
-        rates=tuple(max(rate - elsewhere, min(here, rate - ready_before), 0.0) for rate in load.rates),
+        rates=tuple(reduce_rate(rate) for rate in load.rates),
         elsewhere=_describe_replicas(pools),
+        deadline=None if deadline is None else replace(deadline, rate=reduce_rate(deadline.rate)),
     )
 
 
