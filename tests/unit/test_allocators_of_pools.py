@@ -226,7 +226,9 @@ async def test_without_an_answer_of_the_solver_no_replica_moves_between_pools_an
         assert await world.run_round() == {"ctr": (3, 0), "rank": (1, 0)}
     world.demand["ctr"] = 390.0
     rounds = [await world.run_round() for _ in range(3)]
-    assert rounds[-1] == {"ctr": (3, 1), "rank": (1, 0)}, "the second pool starts what the first has no room for"
+    assert rounds[-1] == {"ctr": (3, 1), "rank": (1, 0)}, (
+        "the second pool starts what the first has no room for"
+    )
     [decided] = world.decisions("cpu-b")
     assert "not solved together with cpu-a: the solver did not start" in decided.spec.note
 
