@@ -1,4 +1,4 @@
-"""What one solve over all pools that Inferences connect would earn, compared with one solve per pool, as it is (ADR 77).
+"""What dividing Inferences among their pools by one solve earns, compared with one solve per pool alone (ADR 90).
 
     python bench/several_pools.py [--models 36] [--hours 12] [--seeds 3] [--room 0.9]
 
@@ -7,9 +7,11 @@ order, with a capacity there of 0.5 to 1.5 times that of the first. Their demand
 noise. Offline work fills each pool. A day is simulated by the minute: a replica takes 45 to 120 s to load, and what a decision
 starts in its first wave starts now; the next minute decides again.
 
-`per pool` decides about one pool after the other, with what is left of the demand (planning/allocator/other_pools.py); `joint`
-about both. Prints one JSON document: the value of each over that of the joint solve where replicas load in no time, the share of
-real-time requests that the ready replicas do not serve, and the median seconds of a solve; the means of the seeds, and each.
+Three ways to decide about one pool after the other: `per pool` with what the other one leaves of the demand as it is
+(planning/allocator/other_pools.py), as beside a pool that only recommends; `divided` as the controllers do, with what one solve
+over both pools leaves to it; and `joint` carries the one solve out, which two pools with decisions of their own cannot.
+Prints one JSON document: the value of each over that of the joint solve where replicas load in no time, the share of real-time
+requests that the ready replicas do not serve, and the median seconds of a decision; the means of the seeds, and each.
 
 The solver serves as many real-time requests as it can before it looks at their value, so a way to decide may miss fewer requests
 and serve less value.
@@ -25,6 +27,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from random import Random
 from typing import Final
 
@@ -43,7 +46,12 @@ from tidegate.allocation.snapshot import (
 )
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
-from tidegate.planning.allocator.other_pools import OtherPool, narrow_bounds, reduce_demand
+from tidegate.planning.allocator.other_pools import (
+    OtherPool,
+    follow_division,
+    narrow_bounds,
+    reduce_demand,
+)
 
 MINUTE_S: Final = 60.0
 PEAK_MINUTES: Final = 5
@@ -51,6 +59,15 @@ BEGIN_HOUR: Final = 8
 POOLS: Final = ("first", "second")
 _SELDOM: Final = NodeLossInput(expected_every_s=1e9)
 """The loss of a node is not what is compared."""
+
+
+class Way(StrEnum):
+    """A way to decide about two pools."""
+
+    PER_POOL = "per_pool"
+    DIVIDED = "divided"
+    JOINT = "joint"
+
 
 Place = tuple[str, str]
 """A model and a pool."""
@@ -141,11 +158,12 @@ def make_models(count: int, minutes: int, seed: int) -> tuple[tuple[PooledModel,
 class PooledDay:
     """One day under one way to decide."""
 
-    def __init__(self, models: Sequence[PooledModel], slices: int, *, is_joint: bool, loads: bool) -> None:
+    def __init__(self, models: Sequence[PooledModel], slices: int, way: Way, *, loads: bool) -> None:
         self._models = {model.key: model if loads else replace(model, load_s=0.0) for model in models}
         self._state = PoolState(slices)
-        self._prices = dict.fromkeys(POOLS, 0.0)
-        self._groups = (POOLS,) if is_joint else tuple((name,) for name in POOLS)
+        self._prices: dict[str, float] = dict.fromkeys(POOLS, 0.0)
+        self._way = way
+        self._groups = (POOLS,) if way is Way.JOINT else tuple((name,) for name in POOLS)
         self._solver = Solver(time.monotonic)
         self.value = 0.0
         self.asked = self.missed = 0.0
@@ -156,8 +174,9 @@ class PooledDay:
         now_s = minute * MINUTE_S
         self._state.finish_loading(now_s)
         for names in self._groups:
-            snapshot = self._make_snapshot(names, minute)
             started_s = time.monotonic()
+            division = self._divide_models(minute) if self._way is Way.DIVIDED else {}
+            snapshot = self._make_snapshot(names, minute, division)
             assignment = self._solver.solve(snapshot, SolveLimits(seconds=10.0))
             self.seconds.append(time.monotonic() - started_s)
             self._prices.update({name: min(assignment.get_price(name), 1e6) for name in names})
@@ -174,24 +193,36 @@ class PooledDay:
                 self.asked += demand
                 self.missed += max(demand - rate, 0.0)
 
-    def _make_snapshot(self, names: Sequence[str], minute: int) -> AllocationSnapshot:
+    def _divide_models(self, minute: int) -> Mapping[str, Mapping[str, int]]:
+        """Return the replicas by model and pool that one solve over both pools gives."""
+        assignment = self._solver.solve(self._make_snapshot(POOLS, minute, {}), SolveLimits(seconds=10.0))
+        division: dict[str, dict[str, int]] = {}
+        for assigned in assignment.replicas:
+            division.setdefault(assigned.inference, {})[assigned.pool] = assigned.replicas
+        return division
+
+    def _make_snapshot(
+        self, names: Sequence[str], minute: int, division: Mapping[str, Mapping[str, int]]
+    ) -> AllocationSnapshot:
         pools = tuple(
             PoolInput(name, self._state.slices, nodes=8, price=self._prices[name], node_loss=_SELDOM)
             for name in names
         )
         inputs = tuple(
-            self._make_input(model, names, minute)
+            self._make_input(model, names, minute, division.get(model.key, {}))
             for model in self._models.values()
             if set(names) & model.capacities.keys()
         )
         return AllocationSnapshot(pools, inputs)
 
-    def _make_input(self, model: PooledModel, names: Sequence[str], minute: int) -> ModelInput:
+    def _make_input(
+        self, model: PooledModel, names: Sequence[str], minute: int, divided: Mapping[str, int]
+    ) -> ModelInput:
         load = DemandInput((max(model.demand[max(minute - PEAK_MINUTES + 1, 0) : minute + 1]),))
         bounds = ReplicaBounds(1 if model.tier is Tier.REALTIME else 0)
         places = [name for name in model.capacities if name in names]
         if len(names) == 1:
-            name, others = names[0], self._list_others(model, names[0])
+            name, others = names[0], follow_division(self._list_others(model, names[0]), divided)
             replicas = self._state.count_replicas((model.key, name)).current
             load = reduce_demand(load, replicas, model.capacities[name], others)
             bounds = narrow_bounds(bounds, replicas, others)
@@ -207,6 +238,7 @@ class PooledDay:
             load_s=model.load_s,
             since_up_s=now_s - self._state.up_s.get(place, -math.inf),
             since_down_s=now_s - self._state.down_s.get(place, -math.inf),
+            rank=list(model.capacities).index(name),
         )
 
     def _list_others(self, model: PooledModel, pool: str) -> Sequence[OtherPool]:
@@ -220,16 +252,16 @@ class PooledDay:
                 )
                 room = self._state.count_free(name)
                 others.append(
-                    OtherPool(counts.current, counts.ready, room, model.capacities[name], is_before)
+                    OtherPool(counts.current, counts.ready, room, model.capacities[name], is_before, name)
                 )
         return others
 
 
 def run_day(
-    models: Sequence[PooledModel], slices: int, *, is_joint: bool, loads: bool = True
+    models: Sequence[PooledModel], slices: int, way: Way, *, loads: bool = True
 ) -> Mapping[str, float]:
-    """Return the value of a day, the share of real-time requests that was missed, and the median seconds of a solve."""
-    day = PooledDay(models, slices, is_joint=is_joint, loads=loads)
+    """Return the value of a day, the share of real-time requests that was missed, and the median seconds of a decision."""
+    day = PooledDay(models, slices, way, loads=loads)
     for minute in range(len(models[0].demand)):
         day.run_minute(minute)
     return {
@@ -253,13 +285,13 @@ def main() -> int:
     for seed in range(asked.seeds):
         models, needed = make_models(asked.models, round(asked.hours * 60), seed)
         slices = round(asked.room * needed)
-        instant = run_day(models, slices, is_joint=True, loads=False)
+        instant = run_day(models, slices, Way.JOINT, loads=False)
         row = {"slices": float(slices)}
-        for name, is_joint in (("per_pool", False), ("joint", True)):
-            outcome = run_day(models, slices, is_joint=is_joint)
-            row[f"{name}_value"] = round(outcome["value"] / instant["value"], 4)
-            row[f"{name}_missed"] = round(outcome["missed"], 4)
-            row[f"{name}_p50_s"] = round(outcome["p50_s"], 4)
+        for way in Way:
+            outcome = run_day(models, slices, way)
+            row[f"{way}_value"] = round(outcome["value"] / instant["value"], 4)
+            row[f"{way}_missed"] = round(outcome["missed"], 4)
+            row[f"{way}_p50_s"] = round(outcome["p50_s"], 4)
         rows.append(row)
         print(row, file=sys.stderr, flush=True)
     means = {name: round(statistics.mean(row[name] for row in rows), 4) for name in rows[0]}

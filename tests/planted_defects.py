@@ -191,6 +191,16 @@ DEFECTS: Final = (
         seen_by=("tests/unit/test_other_pools.py::test_less_demand_ends_replicas_in_the_last_pool_first",),
     ),
     Defect(
+        name="count-on-what-stops",
+        suffered="A model that moves to another pool loses replicas in the first one before it has others, and requests are lost.",
+        file="operator/tidegate/planning/allocator/other_pools.py",
+        text="ready=min(pool.ready, divided[pool.name]),",
+        by="ready=divided[pool.name],",
+        seen_by=(
+            "tests/unit/test_pool_group.py::test_replicas_leave_the_first_pool_one_by_one_as_others_are_ready",
+        ),
+    ),
+    Defect(
         name="accept-wrong-checksum",
         suffered="A model with another checksum than the pinned one serves.",
         file="dataplane/tidegate_dataplane/agent/artefacts/fetch.py",

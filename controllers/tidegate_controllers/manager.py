@@ -34,8 +34,9 @@ from tidegate_controllers.allocator.events import AllocationEvents
 from tidegate_controllers.allocator.executor import DecisionExecutor
 from tidegate_controllers.allocator.forecasts import AllocationForecasts, HistorySource
 from tidegate_controllers.allocator.observer import PoolObserver
+from tidegate_controllers.allocator.pool_groups import AllocationSolver
 from tidegate_controllers.allocator.reconciler import AllocationResults, Allocator
-from tidegate_controllers.allocator.solver import AllocationSolver, DemandSource, PoolSolver
+from tidegate_controllers.allocator.solver import DemandSource, PoolSolver
 from tidegate_controllers.applier import Applier
 from tidegate_controllers.left_out_events import report_left_out
 from tidegate_controllers.node_capacity import NodeCapacityReader

@@ -125,8 +125,9 @@ def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> ModelI
             since_up_s=draw(ages),
             since_down_s=draw(ages),
             ready_by_node=draw(st.just(()) | placed_replicas()),
+            rank=rank,
         )
-        for name in chosen
+        for rank, name in enumerate(chosen)
     )
     least = draw(st.integers(0, 2))
     tier = draw(st.sampled_from(list(Tier)))

@@ -105,7 +105,7 @@ def _score_model(
         )
         is_priced = len(counts) == 1 and each.tier is Tier.REALTIME and _is_priced(each, pools)
         least_gain = (1e-6 if is_priced else 1e-3) * each.value * spot.curve.rate_at(1)
-        value -= abs(moved) * (lost + least_gain)
+        value -= abs(moved) * (lost + least_gain * (1 + spot.rank if moved > 0 else 1 / (1 + spot.rank)))
         young = spot.since_up_s < max(50.0, spot.load_s) if moved < 0 else spot.since_down_s < spot.load_s
         missed[1] += abs(moved) * spot.slices if young else 0
     if _is_rationed(snapshot, each) and moved < 0:
@@ -137,7 +137,7 @@ def _score_model(
         missed[7] += weight * each.value * max(min(rate, in_time) - capacity, 0.0)
     if each.tier is Tier.REALTIME and promised > 0 and len(counts) == 1 and _is_priced(each, pools):
         value -= _mean_loss(snapshot, each, counts[0], int(caps[0]), promised, pools[each.placements[0].pool])
-    elif promised > 0:
+    elif promised > 0 and (len(counts) == 1 or _is_strict(each, pools)):
         missed[2] += _missed_without_node(each, counts, caps, promised, asked, pools)
     return value
 
@@ -184,6 +184,11 @@ def _needed_slices(snapshot: AllocationSnapshot, pool: PoolInput, tier: Tier) ->
 def _is_priced(each: ModelInput, pools: Mapping[str, PoolInput]) -> bool:
     pool = pools[each.placements[0].pool]
     return pool.node_loss is not None and pool.nodes > 1 and not each.keeps_node_spare
+
+
+def _is_strict(each: ModelInput, pools: Mapping[str, PoolInput]) -> bool:
+    """Whether a model in several pools holds what it takes to lose a node: one of them has no price for the loss."""
+    return each.keeps_node_spare or any(pools[spot.pool].node_loss is None for spot in each.placements)
 
 
 def _best_earnings(snapshot: AllocationSnapshot, pool: str) -> float:

@@ -14,7 +14,7 @@ from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from builders.pods import a_pod
-from tidegate.allocation.snapshot import DemandInput, ReplicaBounds
+from tidegate.allocation.snapshot import DeadlineInput, DemandInput, ReplicaBounds
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Inference, Tier
 from tidegate.planning.allocator.decision_steps import TargetReplicas, make_allocation
@@ -290,6 +290,14 @@ def test_absurd_demand_stays_a_number(demand: float) -> None:
     other = OtherPool(1, 1, 0, 100.0, is_before=True)
     (rate,) = reduce_demand(DemandInput((demand,)), 3, 100.0, (other,)).rates
     assert rate == max(demand - 100.0, 0.0)
+
+
+def test_a_deadline_needs_here_what_the_others_do_not_answer() -> None:
+    load = DemandInput((300.0,), deadline=DeadlineInput(200.0, 60.0))
+    other = OtherPool(1, 1, 0, 150.0, is_before=True, name="cpu-b")
+    reduced = reduce_demand(load, 0, 100.0, (other,))
+    assert (reduced.rates, reduced.deadline) == ((150.0,), DeadlineInput(50.0, 60.0))
+    assert reduced.elsewhere == "1 replica in cpu-b"
 
 
 def test_a_second_pool_gives_no_priority_over_work_of_more_value() -> None:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool, PolicyMode
-from tidegate.api.inference import Inference, PoolShare
+from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
@@ -15,6 +15,7 @@ from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.planning.allocator.event_calendar import EventCalendar, read_calendar
 from tidegate.planning.allocator.freeze import find_freeze
 from tidegate.planning.allocator.other_pools import OtherPool, count_reliable
+from tidegate.planning.allocator.pool_group import MAX_POOLS, list_neighbours
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
 from tidegate.planning.allocator.spare_plan import PoolSparePlan
 from tidegate.planning.batch.remaining_shards import count_remaining_shards
@@ -106,16 +107,35 @@ class PoolObserver:
                 OtherPool(
                     replicas=count_reliable(decided, placed.serving_pods, placed.assigned_replicas + free),
                     ready=placed.serving_pods,
-                    room=free if self._uses_room(share) else 0,
+                    room=free if self._executes(share.name) else 0,
                     capacity_per_s=per_s * share.relative_capacity,
                     is_before=index < names.index(pool),
+                    name=share.name,
                 )
             )
         return replace(member, other_pools=tuple(pools), all_pools=inference)
 
-    def _uses_room(self, share: PoolShare) -> bool:
+    def observe_group(self, observed: AllocationObserved) -> tuple[AllocationObserved, ...]:
+        """Return the other pools that Inferences connect a pool with, also by way of others; none if they are too many.
+
+        Pools whose decisions are not carried out are left out, and so are those that only they connect.
+        """
+        neighbours: dict[str, AllocationObserved] = {}
+        waiting = [observed]
+        while waiting:
+            for name in list_neighbours(waiting.pop()):
+                pool = self.pools.get(ObjectKey("", name))
+                if name in neighbours or name == observed.name or pool is None or not self._executes(name):
+                    continue
+                if len(neighbours) + 1 == MAX_POOLS:
+                    return ()
+                neighbours[name] = self.observe_pool(pool)
+                waiting.append(neighbours[name])
+        return tuple(neighbours[name] for name in sorted(neighbours))
+
+    def _executes(self, name: str) -> bool:
         """Return whether the allocator of a pool carries out what it decides, so that its room is used."""
-        pool = self.pools.get(ObjectKey("", share.name))
+        pool = self.pools.get(ObjectKey("", name))
         return pool is not None and pool.spec.policy.mode is PolicyMode.AUTO
 
     def _find_exclusion(self, inference: Inference, claim: PoolClaim, pool: str) -> str:

@@ -135,7 +135,8 @@ class Allocator:
         observed = self.observer.observe_pool(observed.pool)
         observed = replace(observed, signals=self.solver.hold_peaks(observed, signals))
         # 3. Solve, and write what is new.
-        solve, decision = await self.solver.solve_pool(observed, trigger)
+        neighbours = self.observer.observe_group(observed)
+        solve, decision = await self.solver.solve_pool(observed, trigger, neighbours)
         if decision is not None:
             await self.executor.write_decision(observed, decision)
         # 4. Remember the solve last: one whose decision could not be written is repeated by the next reconcile.

@@ -1,12 +1,11 @@
 """Decides when a pool is due for a decision, and solves what its Inferences get."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol
 
 from tidegate.allocation.assignment import Assignment
-from tidegate.allocation.snapshot import AllocationSnapshot
 from tidegate.allocation.spares import choose_warm_spares
 from tidegate.api.allocation_decision import DecisionTrigger
 from tidegate.api.durations import parse_duration
@@ -35,14 +34,7 @@ from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import add_attributes
 from tidegate_controllers.allocator.events import AllocationEvents
 from tidegate_controllers.allocator.forecasts import AllocationForecasts
-
-
-class AllocationSolver(Protocol):
-    """Solves assignments; runtime.solver_process.SolverProcess in a cluster."""
-
-    async def solve(self, snapshot: AllocationSnapshot) -> Assignment:
-        """Return an assignment that can be executed; never fails."""
-        ...
+from tidegate_controllers.allocator.pool_groups import AllocationSolver, PoolGroups
 
 
 class DemandSource(Protocol):
@@ -83,6 +75,10 @@ class PoolSolver:
     _peaks: dict[ObjectKey, Peaks] = field(default_factory=dict, init=False)
     _mixes: dict[ObjectKey, Mapping[ObjectKey, ValueMix]] = field(default_factory=dict, init=False)
     _last_read: tuple[float, Signals] | None = field(default=None, init=False)
+    _groups: PoolGroups = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._groups = PoolGroups(self.solver)
 
     def find_due_trigger(self, observed: AllocationObserved) -> DecisionTrigger | None:
         """Return why a decision is due now; None if it is not."""
@@ -131,9 +127,15 @@ class PoolSolver:
         return with_peaks
 
     async def solve_pool(
-        self, observed: AllocationObserved, trigger: DecisionTrigger
+        self,
+        observed: AllocationObserved,
+        trigger: DecisionTrigger,
+        neighbours: Sequence[AllocationObserved] = (),
     ) -> tuple[PoolSolve, Manifest | None]:
-        """Solve a pool; return the result, and the decision to write if it differs from the standing one."""
+        """Solve a pool; return the result, and the decision to write if it differs from the standing one.
+
+        `neighbours` are the pools of its group, as the caches have them.
+        """
         key, signals = observed.pool.key, observed.signals
         last = self._last_solves.get(key)
         inputs = DecisionInputs.from_observed(observed)
@@ -153,13 +155,17 @@ class PoolSolver:
         values = measure_values((member.inference for member in observed.members), signals)
         self.metrics.show_offers(observed.name, {name: rates.offered for name, rates in values.items()})
         self.metrics.show_values(observed.name, {name: rates.by_outcome for name, rates in values.items()})
+        # What Inferences of several pools are to have in the others comes before anything is decided about this one.
+        started_s = self.clock.monotonic()
+        divided = await self._groups.divide_pool(observed, neighbours)
         # The first solve of a process may lack demand; what the predecessor decided with better data goes on.
         is_blind_start = trigger is DecisionTrigger.STARTED and bool(signals.problem)
-        observed, view = self._plan_spares(observed, is_blind=is_blind_start)
+        observed, view = self._plan_spares(divided.observed, is_blind=is_blind_start)
         self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot, values))
         # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
-        started_s = self.clock.monotonic()
         assignment = await self.solver.solve(view.snapshot)
+        assignment = replace(assignment, note="; ".join(filter(None, (assignment.note, divided.note))))
+        self._groups.put_decided(observed, assignment.get_price(observed.name))
         seconds = self.clock.monotonic() - started_s
         self._show_solve(observed, assignment, seconds)
         self.metrics.show_deadlines(observed.name, find_deadline_shortfalls(view.snapshot))
@@ -197,6 +203,7 @@ class PoolSolver:
             self.forecasts.forget_pool(observed.pool.key)
             self.metrics.show_forecasts(observed.name, {})
         self.inputs.forget(observed.pool.key)
+        self._groups.forget_pool(observed.pool.key)
         self.metrics.hide_pool(observed.name)
 
     def forget_pool(self, pool: ObjectKey) -> None:
@@ -208,6 +215,7 @@ class PoolSolver:
         self.forecasts.forget_pool(pool)
         self.events.forget_pool(pool)
         self.inputs.forget(pool)
+        self._groups.forget_pool(pool)
         self.metrics.forget_pool(pool.name)
 
     def _plan_spares(

@@ -148,12 +148,13 @@ class MoveReasons:
             listed = ", ".join(
                 f"{taker.full_name} at {_format_amount(taker.value_per_slice)}" for taker in takers
             )
-            return f"worth {_format_amount(change.value_per_slice)} per slice-minute, given to {listed}"
+            worth = f"worth {_format_amount(change.value_per_slice)} per slice-minute"
+            return f"{worth}{_format_elsewhere(model.load)}, given to {listed}"
         if use.assigned + pool.spares > pool.slices:
             return f"{pool.spares} slices stay free as warm spares"
         if sum(self._target[model.key]) >= model.current_replicas:
             return "served from another pool instead"
-        return "nothing is gained by keeping it"
+        return f"nothing is gained by keeping it{_format_elsewhere(model.load)}"
 
 
 def _explain_spare(pool: PoolInput, change: _OptionChange) -> str:
@@ -264,4 +265,8 @@ def _format_replicas(count: int) -> str:
 
 
 def _format_expectation(load: DemandInput) -> str:
-    return f" {load.expectation}" if load.expectation else ""
+    return (f" {load.expectation}" if load.expectation else "") + _format_elsewhere(load)
+
+
+def _format_elsewhere(load: DemandInput | None) -> str:
+    return f" beside {load.elsewhere}" if load is not None and load.elsewhere else ""

@@ -136,7 +136,8 @@ class PlacementInput:
     """Pool that an Inference may use, with the slices per replica, its curve, its replicas and measured times there.
 
     `since_up_s` and `since_down_s` are the seconds since its replicas last rose and fell. `ready_by_node` has the nodes where it
-    has ready replicas, the fullest first; empty if they are spread evenly.
+    has ready replicas, the fullest first; empty if they are spread evenly. Of pools that are equally good, the one of the lowest
+    `rank` gets new replicas first and gives them up last.
     """
 
     pool: str
@@ -148,6 +149,7 @@ class PlacementInput:
     since_up_s: float = inf
     since_down_s: float = inf
     ready_by_node: tuple[NodeReplicas, ...] = ()
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ class DemandInput:
 
     `urgency` multiplies the value in each step: near-line and offline work nears its deadline. Empty is 1 throughout.
     `expectation` is why these are not the present rates, like "expected within 5m", or empty.
+    `elsewhere` is what serves requests beside these, like "2 replicas in gpu-b", or empty.
     `classes` divide the demand of each step by value, the highest first, which are served first. Empty: all requests have
     the model's value, or those that are served are no better than the others. `deadline` is for near-line work.
     """
@@ -181,6 +184,7 @@ class DemandInput:
     expectation: str = ""
     classes: tuple[ValueClass, ...] = ()
     deadline: DeadlineInput | None = None
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True, slots=True)

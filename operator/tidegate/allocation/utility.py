@@ -81,8 +81,8 @@ class PoolOption:
         # Without a price a move would be free: ask for a gain of at least this share of a replica's value.
         gain_share = _MIN_GAIN if find_loss(model, pool) is None else _MIN_SPARE_GAIN
         negligible = gain_share * model.value * placement.curve.rate_at(1)
-        self.up_cost = earned * placement.load_s + negligible
-        self.down_cost = earned * placement.drain_s + negligible
+        self.up_cost = earned * placement.load_s + negligible * (1 + placement.rank)
+        self.down_cost = earned * placement.drain_s + negligible / (1 + placement.rank)
         # A tier that preempts takes slices from the others, so their replicas may stop as soon as they are loaded.
         dwell_s = snapshot.dwell_s if model.tier.traits.preempts else 0.0
         self.frozen_down = placement.since_up_s < max(dwell_s, placement.load_s)
@@ -117,8 +117,8 @@ class ModelUtility:
     `floor` and `ceiling` bound its replicas in all pools; the ceiling may be infinite. `promised_rate` is what its SLO takes, or
     its deadline where it is near-line work, which has the priority `promise`; for an Inference in one pool `slo_replicas` serve
     that. It is either strict about the loss of a node, and `reserve_replicas` is what its SLO takes
-    with one node less; or the loss has a price, `loss_price`, which is part of the value. In several pools it is strict.
-    `spread` is how replicas are on nodes; None without an SLO, in several pools, and with one node.
+    with one node less; or the loss has a price, `loss_price`, which is part of the value. In several pools the price is left to
+    the decision about each pool. `spread` is how replicas are on nodes; None without an SLO, in several pools, and with one node.
     """
 
     __slots__ = (
@@ -131,6 +131,7 @@ class ModelUtility:
         "floor",
         "floor_priority",
         "floor_weight",
+        "is_strict",
         "loss_price",
         "model",
         "nodes",
@@ -163,6 +164,9 @@ class ModelUtility:
         self.value_density = max(
             model.value * option.placement.curve.rate_at(1) / option.slices for option in self.options
         )
+        self.is_strict = model.keeps_node_spare or any(
+            pools[placement.pool].node_loss is None for placement in placements
+        )
         self._ready = all(demand_step.ready for demand_step in self.demand)
         self._rations_moves = False
         self._values: dict[tuple[int, ...], float] = {}
@@ -192,7 +196,7 @@ class ModelUtility:
                 placed = [item.replicas for item in option.placement.ready_by_node]
                 self.spread = make_spread(nodes, placed, self.slo_replicas)
                 self.reserve_replicas = min(self.spread.count_covering(self.slo_replicas), option.cap)
-        elif has_slo and any(nodes > 1 for nodes in self.nodes):
+        elif has_slo and self.is_strict and any(nodes > 1 for nodes in self.nodes):
             self.promised_rate_without_node = min(rate, self._rate_without_node(reach))
 
     def _set_loss_price(self, snapshot: AllocationSnapshot, pool: PoolInput) -> None:

@@ -1,11 +1,12 @@
 """Decide about one of several pools of an Inference: what the others serve, and what is left for this one.
 
-Each pool's allocator decides by itself, and writes its part of the allocation. So that the parts add up, a pool serves what the
-pools before it in the list have neither replicas nor free slices for, and what the pools behind it do not serve already.
-Replicas end in the last pool first: a pool keeps what it has as long as replicas run behind it.
+Each pool's allocator writes its part of the allocation. Where one solve over all these pools has divided the replicas
+(pool_group.py), a pool serves what that leaves to it. Elsewhere, such as beside a pool that only recommends, a pool serves what
+the pools before it in the list have neither replicas nor free slices for, and what the pools behind it do not serve already.
+Then replicas end in the last pool first: a pool keeps what it has as long as replicas run behind it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidegate.allocation.snapshot import DemandInput, ReplicaBounds
@@ -23,7 +24,8 @@ class OtherPool:
     capacity_per_s: float
     """Of one replica there."""
     is_before: bool
-    """Whether it is before this pool in the list."""
+    """Whether its replicas count before those of this pool: it is before it in the list, or one solve has divided them."""
+    name: str = ""
 
 
 def count_reliable(replicas: int, ready: int, fitting: int) -> int:
@@ -32,6 +34,48 @@ def count_reliable(replicas: int, ready: int, fitting: int) -> int:
     A pool without healthy nodes decides nothing, and its last decision stays.
     """
     return min(replicas, max(fitting, ready))
+
+
+def follow_division(pools: Sequence[OtherPool], divided: Mapping[str, int]) -> tuple[OtherPool, ...]:
+    """Return the other pools with the replicas that one solve has given each of them; those that it left out stay.
+
+    The present replicas of this pool serve until those that start elsewhere are ready. What is to stop elsewhere does not count.
+    """
+    return tuple(
+        replace(
+            pool,
+            replicas=divided[pool.name],
+            ready=min(pool.ready, divided[pool.name]),
+            room=0,
+            is_before=True,
+        )
+        if pool.name in divided
+        else pool
+        for pool in pools
+    )
+
+
+def limit_growth(
+    current: Mapping[str, int], divided: Mapping[str, int], ceiling: int | None
+) -> Mapping[str, int]:
+    """Return the division of an Inference in which no more replicas start than its ceiling leaves room for.
+
+    Replicas that move run twice for a while, so an Inference at its maximum stays where it is.
+    """
+    if ceiling is None:
+        return divided
+    room = max(ceiling - sum(current.values()), 0)
+    limited, waiting = dict(divided), 0
+    for pool, count in divided.items():
+        growth = max(count - current[pool], 0)
+        limited[pool] -= max(growth - room, 0)
+        waiting += max(growth - room, 0)
+        room = max(room - growth, 0)
+    for pool, count in divided.items():
+        restored = min(max(current[pool] - count, 0), waiting)
+        limited[pool] += restored
+        waiting -= restored
+    return limited
 
 
 def reduce_demand(
@@ -47,22 +91,36 @@ def reduce_demand(
     )
     ready_before = sum(pool.ready * pool.capacity_per_s for pool in pools if pool.is_before)
     here = replicas * capacity_per_s
+
+    def reduce_rate(rate: float) -> float:
+        return max(rate - elsewhere, min(here, rate - ready_before), 0.0)
+
+    deadline = load.deadline
     return replace(
         load,
-        rates=tuple(max(rate - elsewhere, min(here, rate - ready_before), 0.0) for rate in load.rates),
+        rates=tuple(reduce_rate(rate) for rate in load.rates),
+        elsewhere=_describe_replicas(pools),
+        deadline=None if deadline is None else replace(deadline, rate=reduce_rate(deadline.rate)),
+    )
+
+
+def _describe_replicas(pools: Sequence[OtherPool]) -> str:
+    counts = [(pool.replicas, pool.name) for pool in pools if pool.replicas]
+    return " and ".join(
+        f"{count} {'replica' if count == 1 else 'replicas'} in {name}" for count, name in counts
     )
 
 
 def narrow_bounds(bounds: ReplicaBounds, replicas: int, pools: Sequence[OtherPool]) -> ReplicaBounds:
     """Return the bounds of all pools for this one, which has `replicas`; without others, the same.
 
-    What is missing to the floor starts here only as far as the pools before have no room. Of what is there, the pools before
-    this one count first: a surplus ends in the last pool.
+    What is missing to the floor starts here only as far as the pools before have no room. Of what is there, the ready replicas of
+    the pools before this one count first: a surplus ends in the last pool.
     """
     if not pools:
         return bounds
     elsewhere = sum(pool.replicas for pool in pools)
-    before = sum(pool.replicas for pool in pools if pool.is_before)
+    before = sum(min(pool.ready, pool.replicas) for pool in pools if pool.is_before)
     room = sum(pool.room for pool in pools if pool.is_before)
     floor = max(bounds.floor - elsewhere - room, min(replicas, bounds.floor - before), 0)
     if bounds.ceiling is None:

@@ -256,11 +256,11 @@ def _drop_surplus(counts: dict[str, int], ready: dict[str, int], surplus: int, s
     The first are those that do not serve, then those of the fullest nodes; of equal ones, those beside its spares, which can stay.
     """
 
-    def rank(node: str) -> tuple[bool, int, bool]:
+    def rank_node(node: str) -> tuple[bool, int, bool]:
         return counts[node] > ready.get(node, 0), counts[node], node in spare_nodes
 
     for _ in range(surplus):
-        node = max(sorted(counts), key=rank)
+        node = max(sorted(counts), key=rank_node)
         counts[node] -= 1
         ready[node] = min(ready.get(node, 0), counts[node])
 

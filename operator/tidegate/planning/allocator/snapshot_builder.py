@@ -345,7 +345,7 @@ def _count_usable_replicas(member: PoolMember) -> int:
 
 def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solver.ModelInput:
     spec, signal = member.inference.spec, observed.signals.by_key.get(member.key)
-    bounds = _bound_replicas(observed, member)
+    bounds = bound_member(observed, member, member.assigned_replicas)
     curve, load = _estimate_demand(member, signal, observed.now)
     event = observed.event_demands.get(member.key) if member.can_be_forecast else None
     if load is not None and member.can_be_forecast:
@@ -401,25 +401,26 @@ def _find_price(observed: AllocationObserved) -> float:
     return min(observed.decisions[0].spec.price, MAX_AMOUNT) if observed.decisions else 0.0
 
 
-def _bound_replicas(observed: AllocationObserved, member: PoolMember) -> ReplicaBounds:
+def bound_member(observed: AllocationObserved, member: PoolMember, replicas: int) -> ReplicaBounds:
+    """Return the bounds of a member of which `replicas` are where they are to be bounded, beside those in its other pools."""
     scaling = (member.all_pools or member.inference).spec.scaling
     if scaling is not None:
         overrides = select_for_target(observed.active_overrides, OverrideKind.INFERENCE, member.key)
-        replicas = member.assigned_replicas
         total = replicas + sum(pool.replicas for pool in member.other_pools)
         bounds = narrow_bounds(bound_replicas(scaling, total, overrides), replicas, member.other_pools)
         return _limit_to_shards(member, bounds)
-    replicas = member.asked_replicas
+    number = member.asked_replicas
     preempts = member.inference.spec.tier.traits.preempts
-    floor = replicas if preempts else min(replicas, member.assigned_replicas)
-    return ReplicaBounds(floor, replicas, "spec.replicas", "spec.replicas")
+    return ReplicaBounds(
+        number if preempts else min(number, replicas), number, "spec.replicas", "spec.replicas"
+    )
 
 
 def count_protected_replicas(observed: AllocationObserved, member: PoolMember) -> int:
     """Return the replicas that nothing may take from a member; all that it has, if it is excluded from decisions."""
     if member.excluded_reason or (member.refusal and not member.assigned_replicas):
         return ceil(member.occupied_slices / member.replica_slices)
-    return _bound_replicas(observed, member).floor
+    return bound_member(observed, member, member.assigned_replicas).floor
 
 
 def _limit_to_shards(member: PoolMember, bounds: ReplicaBounds) -> ReplicaBounds:

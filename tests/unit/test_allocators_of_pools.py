@@ -1,0 +1,243 @@
+"""The allocators of two pools, as the controllers run them: a model moves to the pool with room, and each pool writes its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from builders.compute_pool import compute_pool_body
+from builders.fake_clock import FakeClock
+from builders.inference import inference_body
+from builders.ownership import of_deployment
+from builders.placement_world import PlacementWorld, pool_labels
+from tidegate.allocation.assembly import SolveLimits, solve_greedily
+from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.snapshot import AllocationSnapshot
+from tidegate.allocation.solver import Solver
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.compute_override import ComputeOverride
+from tidegate.api.meta import ObjectKey
+from tidegate.exporters.allocator import AllocatorMetrics
+from tidegate.exporters.solver_inputs import SolverInputs
+from tidegate.kube.fence import Fence
+from tidegate.kube.kinds import ALLOCATION_DECISION, HORIZONTAL_POD_AUTOSCALER, INFERENCE, Kind
+from tidegate.kube.store import ObjectStore
+from tidegate.kube.typed_cache import TypedCache
+from tidegate.planning.allocator.signals import Signal, Signals
+from tidegate.resources.names import make_pool_deployment_name
+from tidegate_controllers.allocator.autoscalers import AutoscalerLimits
+from tidegate_controllers.allocator.events import AllocationEvents
+from tidegate_controllers.allocator.executor import DecisionExecutor
+from tidegate_controllers.allocator.forecasts import AllocationForecasts
+from tidegate_controllers.allocator.observer import PoolObserver
+from tidegate_controllers.allocator.reconciler import AllocationResults, Allocator
+from tidegate_controllers.allocator.solver import PoolSolver
+from tidegate_controllers.ownership import Ownership
+from tidegate_controllers.shared_spares import SharedSpares
+from tidegate_controllers.typed_caches import OverrideIndex
+
+POOLS = ("cpu-a", "cpu-b")
+PLACED = {"ctr": POOLS, "rank": ("cpu-a",)}
+
+
+class World(PlacementWorld):
+    """Two pools of four slices: cpu-a is full of three replicas of ctr, which may use both, and one of rank, which may use it alone.
+
+    The world is the API server, the reconciler of Inferences and the kubelets: pods have what was decided, and are ready one
+    round later.
+    """
+
+    def __init__(self, second_mode: str = "Auto") -> None:
+        super().__init__()
+        self.clock, self.fence = FakeClock(), Fence.unlimited(1)
+        self.demand = {"ctr": 290.0, "rank": 190.0}
+        self.solved: list[tuple[str, ...]] = []
+        self.fails = False
+        self._solver = Solver(lambda: 0.0)
+        for name, mode in zip(POOLS, ("Auto", second_mode), strict=True):
+            policy = {"mode": mode, "interval": "10s", "dwell": "0s"}
+            self.has(
+                self.stores.pools, compute_pool_body(name, nodeSelector={"pool": name[-1]}, policy=policy)
+            )
+        for name, pools in PLACED.items():
+            placed: dict[str, Any] = {"pools": [{"name": pool} for pool in pools]}
+            body = inference_body(
+                name,
+                "ads",
+                replicas=None,
+                scaling={"minReplicas": 1, "maxReplicas": 8},
+                capacity={"requestsPerSecond": "100"},
+                value={"perRequest": "1" if name == "ctr" else "0.5"},
+                placement=placed if len(pools) > 1 else {"pool": pools[0]},
+            )
+            self.has(self.stores.inferences, {**body, "status": {}})
+        self._run_pods("ctr", "cpu-a", 3)
+        self._run_pods("rank", "cpu-a", 1)
+        for store in (self._nodes, self.occupancy._foreign_pods):  # pyright: ignore[reportPrivateUsage]
+            store.synced.set()
+        self.allocator = self._make_allocator()
+
+    def _make_allocator(self) -> Allocator:
+        metrics, cluster = AllocatorMetrics(CollectorRegistry()), cast(Any, self)
+        observer = PoolObserver(
+            pools=self.pools,
+            inferences=self.inferences,
+            decisions=TypedCache(AllocationDecision, self.stores.decisions),
+            views=self.views,
+            occupancy=self.occupancy,
+            placements=self.placements,
+            spares=SharedSpares(self.stores, Ownership(self.stores), self.placements),
+            overrides=OverrideIndex(TypedCache(ComputeOverride, self.stores.overrides)),
+            clock=self.clock,
+        )
+        return Allocator(
+            observer=observer,
+            solver=PoolSolver(
+                solver=self,
+                demand=self,
+                forecasts=AllocationForecasts(None, self.clock),
+                events=AllocationEvents(None, self.clock),
+                inputs=SolverInputs(),
+                metrics=metrics,
+                clock=self.clock,
+            ),
+            executor=DecisionExecutor(cluster=cluster, observer=observer, fence=self.fence, metrics=metrics),
+            autoscalers=AutoscalerLimits(cluster, ObjectStore(HORIZONTAL_POD_AUTOSCALER)),
+            results=AllocationResults(lambda _: None),
+            metrics=metrics,
+            fence=self.fence,
+            clock=self.clock,
+        )
+
+    async def run_round(self) -> Mapping[str, tuple[int, int]]:
+        """Let each allocator look, give what they decided, and go on by an interval; the replicas of each model by pool."""
+        for name in POOLS:
+            await self.allocator.reconcile(ObjectKey("", name))
+            self._place_all()
+        for name in POOLS:
+            await self.allocator.reconcile(ObjectKey("", name))
+        await self.clock.advance(10.0)
+        return self._place_all()
+
+    def decisions(self, pool: str) -> list[AllocationDecision]:
+        """Those of one pool, the oldest first."""
+        found = [AllocationDecision.parse(body) for body in self.stores.decisions]
+        return sorted((item for item in found if item.spec.pool == pool), key=lambda item: item.spec.at)
+
+    async def solve(self, snapshot: AllocationSnapshot) -> Assignment:
+        self.solved.append(tuple(pool.name for pool in snapshot.pools))
+        if self.fails and len(snapshot.pools) > 1:
+            return solve_greedily(snapshot, "the solver did not start")
+        return self._solver.solve(snapshot, SolveLimits(seconds=10.0))
+
+    async def read(self) -> Signals:
+        now = self.clock.now()
+        return Signals(
+            {ObjectKey("ads", name): Signal(rate, now, fresh=True) for name, rate in self.demand.items()}
+        )
+
+    async def apply(self, manifest: Mapping[str, Any], fence: Fence) -> Mapping[str, Any]:
+        del fence
+        self.has(self.stores.decisions, dict(manifest))
+        stored = self.stores.decisions.get(ObjectKey("", manifest["metadata"]["name"]))
+        assert stored is not None
+        return stored
+
+    async def apply_status(
+        self, kind: Kind, key: ObjectKey, status: Mapping[str, Any], *, uid: str, fence: Fence
+    ) -> Mapping[str, Any]:
+        del uid, fence
+        store = {INFERENCE: self.stores.inferences, ALLOCATION_DECISION: self.stores.decisions}[kind]
+        body = store.get(key)
+        assert body is not None
+        self.has(store, {**body, "status": {**body.get("status", {}), **status}})
+        stored = store.get(key)
+        assert stored is not None
+        return stored
+
+    def _place_all(self) -> Mapping[str, tuple[int, int]]:
+        """Run the pods that each pool gives; those that started before are ready."""
+        counts: dict[str, tuple[int, int]] = {}
+        for name, pools in PLACED.items():
+            placed = self.of(name)
+            given = {item.pool: item.replicas for item in placed.pools} or {pools[0]: placed.replicas}
+            for pool in pools:
+                self._run_pods(name, pool, given.get(pool, 0))
+            self.placements.forget_assumed(ObjectKey("ads", name))
+            counts[name] = given.get("cpu-a", 0), given.get("cpu-b", 0)
+        return counts
+
+    def _run_pods(self, name: str, pool: str, count: int) -> None:
+        deployment = f"inf-{name}" if pool == "cpu-a" else make_pool_deployment_name(name, pool)
+        self.deployment(name, count, pool, name=deployment)
+        for number in range(8):
+            metadata = {"name": f"{deployment}-{number}", "namespace": "ads"}
+            metadata |= of_deployment(deployment, {**pool_labels(name, pool), "tidegate.io/tier": "realtime"})
+            before = self.stores.pods.get(ObjectKey("ads", f"{deployment}-{number}"))
+            ready = "True" if before is not None else "False"
+            body = {
+                "metadata": metadata,
+                "spec": {
+                    "nodeName": f"node-{pool[-1]}",
+                    "containers": [
+                        {"name": "triton", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+                    ],
+                },
+                "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+            }
+            if number < count or before is not None:
+                self.has(self.stores.pods, body, gone=number >= count)
+
+
+async def test_a_model_moves_to_the_pool_with_room_and_each_pool_writes_its_own_decision() -> None:
+    world = World()
+    rounds = [await world.run_round() for _ in range(6)]
+    assert rounds[-1] == {"ctr": (2, 1), "rank": (2, 0)}
+    assert all(sum(counts["ctr"]) >= 3 for counts in rounds), "no replica stops before another serves"
+    assert all(counts["ctr"][0] + counts["rank"][0] <= 4 for counts in rounds)
+    [started] = world.decisions("cpu-b")
+    assert [(move.inference, move.before, move.after) for move in started.spec.moves] == [("ads/ctr", 0, 1)]
+    assert "demand 90/s beside 2 replicas in cpu-a exceeds 0/s" in started.spec.moves[0].why
+    [given] = [item for item in world.decisions("cpu-a") if item.spec.moves]
+    assert {(move.inference, move.before, move.after) for move in given.spec.moves} == {
+        ("ads/ctr", 3, 2),
+        ("ads/rank", 1, 2),
+    }
+    assert "beside 1 replica in cpu-b" in given.spec.moves[0].why
+    assert given.status.outcome is not None
+    assert given.status.outcome.error == ""
+    assert POOLS in world.solved
+
+
+@pytest.mark.parametrize("mode", ["RecommendOnly", "Hold"])
+async def test_nothing_moves_to_a_pool_whose_decisions_are_not_carried_out(mode: str) -> None:
+    world = World(mode)
+    for _ in range(4):
+        assert await world.run_round() == {"ctr": (3, 0), "rank": (1, 0)}
+
+
+async def test_without_an_answer_of_the_solver_no_replica_moves_between_pools_and_decisions_say_so() -> None:
+    world = World()
+    world.fails = True
+    for _ in range(4):
+        assert await world.run_round() == {"ctr": (3, 0), "rank": (1, 0)}
+    world.demand["ctr"] = 390.0
+    rounds = [await world.run_round() for _ in range(3)]
+    assert rounds[-1] == {"ctr": (3, 1), "rank": (1, 0)}, (
+        "the second pool starts what the first has no room for"
+    )
+    [decided] = world.decisions("cpu-b")
+    assert "not solved together with cpu-a: the solver did not start" in decided.spec.note
+
+
+async def test_pools_that_share_nothing_are_solved_alone() -> None:
+    world = World()
+    body: Any = world.stores.inferences.get(ObjectKey("ads", "ctr"))
+    body = {**body, "spec": {**body["spec"], "placement": {"pool": "cpu-a"}}}
+    world.has(world.stores.inferences, body)
+    for _ in range(3):
+        await world.run_round()
+    assert set(world.solved) == {("cpu-a",)}
