@@ -121,7 +121,9 @@ def test_a_port_that_was_let_go_is_given_to_nobody_else_while_we_live() -> None:
         assert after == number
 
 
-def test_a_port_on_which_a_server_listens_is_not_free_although_it_shares_it_and_who_chose_it_has_ended() -> None:
+def test_a_port_on_which_a_server_listens_is_not_free_although_it_shares_it_and_who_chose_it_has_ended() -> (
+    None
+):
     with processes_that_hold_a_port() as start, socket.socket() as server:
         first, number = start()
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
