@@ -105,7 +105,7 @@ class Triton:
                 headers=self._headers, as_json=True, client_timeout=RPC_TIMEOUT_S
             )
             ready = _ready_versions(index)
-            described = await self._describe(model, ready)
+            described = await self._describe_models(model, ready)
         except CONNECTION_ERRORS:
             return ServerState()
         return ServerState(
@@ -118,15 +118,15 @@ class Triton:
             memory=await self._read_memory(ready),
         )
 
-    async def _describe(self, model: str | None, ready: Mapping[str, tuple[int, ...]]) -> _Description:
+    async def _describe_models(self, model: str | None, ready: Mapping[str, tuple[int, ...]]) -> _Description:
         """Return the last description if nothing can have changed it, else ask the server: it is observed every second."""
-        known, now_s = self._description, self._clock()
+        description, now_s = self._description, self._clock()
         if (
-            known is not None
-            and (known.model, known.ready, known.loads) == (model, ready, self._loads)
-            and now_s - known.read_at_s < DESCRIBE_EVERY_S
+            description is not None
+            and (description.model, description.ready, description.loads) == (model, ready, self._loads)
+            and now_s - description.read_at_s < DESCRIBE_EVERY_S
         ):
-            return known
+            return description
         loads = self._loads
         configs = {name: await self._get_config(name) for name in ready}
         inputs, outputs = await self._get_signature(model) if model in ready else ((), ())
