@@ -16,7 +16,7 @@ import psutil
 
 from fixtures.cluster import OPTIONS, start
 from fixtures.installed import install_for_tests
-from stages.accounts import Account, read_programs
+from stages.accounts import Account, enter_account_of, find_account_of, read_programs
 from stages.cluster import NOT_HERE, SPENT
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.cgroups import CgroupTree
@@ -55,6 +55,8 @@ def start_cluster(cluster: LocalCluster) -> int:
     except LocalClusterError as error:
         say(error, file=sys.stderr)
         return 1 if os.environ.get("CI") else NOT_HERE
+    # Under the id of tests/run.py, which also ends the cluster.
+    enter_account_of(os.getppid())
     start(cluster, supplies, say)
     with install_for_tests(cluster, say):
         return 0
@@ -70,6 +72,8 @@ def end_cluster(cluster: LocalCluster) -> int:
     with suppress(OSError, psutil.Error):  # a cluster that died says less
         (RESULTS / SPENT).write_text(json.dumps(read_spent(cluster)))
     remains = cluster.tear_down(say)
+    if account := find_account_of(os.getppid()):
+        account.close()
     shutil.rmtree(cluster.files.path, ignore_errors=True)
     if remains:
         say(f"the shared cluster has left: {remains}", file=sys.stderr)
@@ -77,7 +81,11 @@ def end_cluster(cluster: LocalCluster) -> int:
 
 
 def read_spent(cluster: LocalCluster) -> dict[str, float]:
-    """Return processor seconds by program of a cluster that runs; all of its pods, past ones too, are `pods`."""
+    """Return processor seconds by program of a cluster that runs.
+
+    Pods, past ones too, are `pods`; other processes that have ended, its start included, are `ended`. Those are not
+    what living processes count as their children's: process 1 inherits the containers of past pods.
+    """
     supervisor, tree = cluster.find_supervisor(), CgroupTree.detect()
     if supervisor is None or tree is None:
         return {}
@@ -85,9 +93,12 @@ def read_spent(cluster: LocalCluster) -> dict[str, float]:
     family = psutil.Process(supervisor)
     in_pods = frozenset(tree.list_processes(cgroup))
     pids = {supervisor, *(child.pid for child in family.children(recursive=True))} - in_pods
+    programs = read_programs(sorted(pids))
     counts = [Account(folder) for folder in tree.list_existing_folders(cgroup)]
     pods = max((account.seconds for account in counts if account.counts), default=0.0)
-    return {**read_programs(sorted(pids)), "pods": pods}
+    all_others = find_account_of(os.getppid())
+    ended = all_others.seconds - sum(programs.values()) if all_others is not None else 0.0
+    return {**programs, "ended": max(ended, 0.0), "pods": pods}
 
 
 if __name__ == "__main__":

@@ -63,9 +63,19 @@ def _bind_port(address: str, number: int) -> socket.socket:
     return listener
 
 
+def _check_free(address: str, number: int) -> None:
+    """Raise OSError when a socket has the port, also one that shares it.
+
+    Who chose the port for a server that shares it may have ended: an API server outlives `tidegate local up`.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as alone:
+        alone.bind((address, number))
+
+
 def _bind_free_port(address: str) -> socket.socket:
     for number in _unclaimed_numbers():
         try:
+            _check_free(address, number)
             return _bind_port(address, number)
         except OSError:
             continue

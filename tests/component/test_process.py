@@ -121,6 +121,20 @@ def test_a_port_that_was_let_go_is_given_to_nobody_else_while_we_live() -> None:
         assert after == number
 
 
+def test_a_port_on_which_a_server_listens_is_not_free_although_it_shares_it_and_who_chose_it_has_ended() -> (
+    None
+):
+    with processes_that_hold_a_port() as start, socket.socket() as server:
+        first, number = start()
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("127.0.0.1", number))
+        server.listen()
+        first.kill()
+        first.wait()
+        _, after = start()
+        assert after != number
+
+
 @contextmanager
 def processes_that_hold_a_port() -> Iterator[Callable[[], tuple[subprocess.Popen[bytes], int]]]:
     """Starts processes that ask for a port, all in the same order, let it go, and live on."""

@@ -21,8 +21,8 @@ from tidegate.resources.names import FEATURE_COMPUTE_LABEL
 MESSAGES = 500
 FIRST = 50
 """Messages that come before Triton is stopped."""
-ROUNDS = 60_000
-"""A message takes a twenty-fifth of a second: most of the work is still to be done when the pod has yielded."""
+ROUNDS = 6_000
+"""A message takes a few milliseconds. Most of the work is still to be done when the pod ends, since it comes while Triton is stopped."""
 TRITON = "tritonserver|triton_python_backend_stub"
 OURS = f"tidegate_dataplane.agent|{TRITON}"
 

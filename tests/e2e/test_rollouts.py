@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from builders.scenario import require_scenario
 from builders.waiting import LONGEST_S, wait_until
 from fixtures.installed import READY_TIMEOUT_S, Space
 from tidegate.api.reasons import Reason
@@ -167,15 +168,11 @@ def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_sa
             space.patch("inference", "probe", {"resources": {"memory": "513Mi"}})
             _ready(space, Reason.NO_CAPACITY)
             # On a busy machine a pod may miss a probe, and is not counted for a moment.
-            wait_until(
-                lambda: (
-                    f"{SLICES} ready pods of the previous template"
-                    in space.condition("inference", "probe")["message"]
-                ),
+            said = wait_until(
+                lambda: _message_with(space, f"{SLICES} ready pods of the previous template"),
                 "the message counts every pod that is ready",
                 evidence=lambda: space.condition("inference", "probe"),
             )
-            said = space.condition("inference", "probe")["message"]
             assert "Insufficient nvidia.com/gpu.shared" in said
             assert f"pods {SLICES + 1}," in said
             assert "set spec.rollout.mode: InPlace" in said
@@ -186,9 +183,28 @@ def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_sa
             _ready(space, Reason.DRAINING)
             _replaced(space, before, SLICES)
             _lossless(load)
-        assert min(ready()) == SLICES - 1
+        lowest = min(ready())
+        # A pod that did not answer a probe in time, as on a busy machine, is not ready beside the one that is replaced.
+        late = _timed_out_probes(space)
+        require_scenario(lowest == SLICES - 1 or not late, f"pods answer their probes in time: {late}")
+        assert lowest == SLICES - 1
         assert {_slices_of(pod) for pod in _pods(space)} == {1}
     wait_until(lambda: _offered(space) == 0, "the node offers no slice any more")
+
+
+def _message_with(space: Space, part: str) -> str | None:
+    """Return the message of Ready if it has this part."""
+    message: str = space.condition("inference", "probe")["message"]
+    return message if part in message else None
+
+
+def _timed_out_probes(space: Space) -> Sequence[str]:
+    """Return what the kubelet says of readiness probes that no pod answered in time."""
+    events = space.installed.api.list_items(f"/api/v1/namespaces/{space.namespace}/events")
+    unhealthy = (event["message"] for event in events if event["reason"] == "Unhealthy")
+    return [
+        message for message in unhealthy if message.startswith("Readiness") and "deadline exceeded" in message
+    ]
 
 
 def _served_on_slices(space: Space) -> None:

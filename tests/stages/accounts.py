@@ -69,6 +69,17 @@ def enter_own_account() -> Account | None:
     return _enter(f"{_OWN}{os.getpid()}")
 
 
+def enter_account_of(pid: int) -> Account | None:
+    """Move the calling process into an account of another one, which must be in the same cgroup; None where that is not possible."""
+    return _enter(f"{_OWN}{pid}")
+
+
+def find_account_of(pid: int) -> Account | None:
+    """Return the account that `enter_account_of` has created; None where there is none."""
+    account = _find(f"{_OWN}{pid}")
+    return account if account is not None and account.counts else None
+
+
 def _enter(name: str) -> Account | None:
     """Create an account below that of the calling process and move into it; None where that is not possible."""
     account = _find(name)
@@ -92,12 +103,12 @@ def read_own_seconds() -> float:
 
 
 def read_programs(pids: Iterable[int]) -> Mapping[str, float]:
-    """Return processor seconds by program name of living processes, the children that they waited for included."""
+    """Return processor seconds by program name of living processes, without those of their children."""
     spent: dict[str, float] = {}
     for pid in pids:
         with suppress(OSError):
             name, _, fields = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-            ticks = sum(map(int, fields.split()[11:15]))
+            ticks = sum(map(int, fields.split()[11:13]))
             spent[name] = spent.get(name, 0.0) + ticks / os.sysconf("SC_CLK_TCK")
     return spent
 

@@ -216,15 +216,20 @@ def _add_runtime_files(folder: Path, order: DesiredState) -> None:
 
 
 def _copy_package(target: Path, parts: Sequence[str]) -> None:
+    """Copy parts of our package, and the byte code that there is of them: else the server would compile them at every load.
+
+    A server whose Python has another version ignores the byte code.
+    """
     target.mkdir(exist_ok=True)
     for part in parts:
         source = PACKAGE / part
         if source.is_dir():
-            shutil.copytree(
-                source, target / part, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
-            )
+            shutil.copytree(source, target / part, dirs_exist_ok=True)
         else:
-            shutil.copyfile(source, target / part)
+            shutil.copy2(source, target / part)
+            for compiled in (PACKAGE / "__pycache__").glob(f"{source.stem}.*.pyc"):
+                (target / "__pycache__").mkdir(exist_ok=True)
+                shutil.copy2(compiled, target / "__pycache__")
 
 
 def _is_intact(folder: Path, file: StoredFile) -> bool:

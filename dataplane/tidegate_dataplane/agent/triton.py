@@ -12,7 +12,9 @@ Observed on Triton 2.51 (24.10), and relied upon:
 """
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -29,6 +31,8 @@ from tidegate_dataplane.contract import FailureReason, TensorSpec
 RPC_TIMEOUT_S = 5.0
 # Below the second or two that a kubelet waits for the probe.
 READY_TIMEOUT_S = 0.8
+# A load that was given up may still end, and then changes a configuration without our doing.
+DESCRIBE_EVERY_S = 10.0
 CONTROL_HEADER = "triton-grpc-protocol-tidegate-control"
 NO_BACKEND = "unable to find backend library for backend"
 # The server's only message for any configuration that it refuses; details are in its log. For a platform that older
@@ -61,16 +65,34 @@ class ServerGoneError(Exception):
     """Triton ended or could not be reached in the middle of a call that changes something."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What the server says of its ready versions: it changes with these, and when something is loaded."""
+
+    model: str | None
+    ready: Mapping[str, tuple[int, ...]]
+    loads: int
+    read_at_s: float
+    configs: Mapping[str, Mapping[str, Any]]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
 class Triton:
     """Client of the pod's server."""
 
-    def __init__(self, address: str, control_key: str, *, metrics: str) -> None:
+    def __init__(
+        self, address: str, control_key: str, *, metrics: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Speak gRPC with `address` (host:port), and read the metrics page at `metrics` (host:port)."""
         self._client: Any = aio.InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
         self._headers = {CONTROL_HEADER: control_key}
         self._metrics_url = f"http://{metrics}/metrics"
         self._memory: MemoryByVersion = {}
         self._measured: Mapping[str, tuple[int, ...]] | None = None
+        self._clock = clock
+        self._loads = 0
+        self._description: _Description | None = None
 
     async def close(self) -> None:
         """Close the channel."""
@@ -83,19 +105,33 @@ class Triton:
                 headers=self._headers, as_json=True, client_timeout=RPC_TIMEOUT_S
             )
             ready = _ready_versions(index)
-            configs = {name: await self._get_config(name) for name in ready}
-            inputs, outputs = await self._get_signature(model) if model in ready else ((), ())
+            described = await self._describe_models(model, ready)
         except CONNECTION_ERRORS:
             return ServerState()
         return ServerState(
             live=True,
             ready=ready,
-            digests={name: _config_digest(config) for name, config in configs.items()},
-            backends={name: str(config.get("backend", "")) for name, config in configs.items()},
-            inputs=inputs,
-            outputs=outputs,
+            digests={name: _config_digest(config) for name, config in described.configs.items()},
+            backends={name: str(config.get("backend", "")) for name, config in described.configs.items()},
+            inputs=described.inputs,
+            outputs=described.outputs,
             memory=await self._read_memory(ready),
         )
+
+    async def _describe_models(self, model: str | None, ready: Mapping[str, tuple[int, ...]]) -> _Description:
+        """Return the last description if nothing can have changed it, else ask the server: it is observed every second."""
+        description, now_s = self._description, self._clock()
+        if (
+            description is not None
+            and (description.model, description.ready, description.loads) == (model, ready, self._loads)
+            and now_s - description.read_at_s < DESCRIBE_EVERY_S
+        ):
+            return description
+        loads = self._loads
+        configs = {name: await self._get_config(name) for name in ready}
+        inputs, outputs = await self._get_signature(model) if model in ready else ((), ())
+        self._description = _Description(model, ready, loads, now_s, configs, inputs, outputs)
+        return self._description
 
     async def load_version(
         self, model: str, version: int, config: ModelConfig, *, timeout_s: float
@@ -105,6 +141,15 @@ class Triton:
         Raises:
             ServerGoneError: the server ended meanwhile.
         """
+        self._loads += 1
+        try:
+            return await self._load_version(model, version, config, timeout_s)
+        finally:
+            self._loads += 1
+
+    async def _load_version(
+        self, model: str, version: int, config: ModelConfig, timeout_s: float
+    ) -> VersionRefusal | None:
         try:
             await self._client.load_model(
                 model, headers=self._headers, config=json.dumps(config), client_timeout=timeout_s
@@ -131,10 +176,13 @@ class Triton:
 
     async def unload_model(self, model: str) -> None:
         """Unload every version of a model; one that is not loaded is no error."""
+        self._loads += 1
         try:
             await self._client.unload_model(model, headers=self._headers, client_timeout=RPC_TIMEOUT_S)
         except CONNECTION_ERRORS as error:
             raise ServerGoneError(str(error)) from error
+        finally:
+            self._loads += 1
 
     async def is_ready(self, model: str) -> bool | None:
         """Return whether the server answers requests for `model` now; None if it does not answer in time."""
