@@ -13,7 +13,7 @@ from tidegate_dataplane.agent.settings import AgentSettings
 def main() -> None:
     """Read the settings from the environment and serve."""
     log_as_json()
-    # Python would end with a search of all that is imported for garbage: a fifth of a second beside those that go on.
+    # Skip the full garbage collection at the interpreter's exit: over everything imported it takes 0.2 s of CPU.
     atexit.register(gc.freeze)
     asyncio.run(run_agent(AgentSettings.from_environment(os.environ)))
 

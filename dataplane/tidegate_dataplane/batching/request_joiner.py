@@ -160,7 +160,7 @@ class RequestJoiner:
         if (
             len(requests) == 1
             or refused
-            or (checked and check.state is JoinState.TRIED and are_all_equal(requests))
+            or (checked and check.state is JoinState.ON_TRIAL and are_all_equal(requests))
         ):
             return [self._execute_measured(inputs) for inputs in requests]
         picked = check.pick_requests(len(requests)) if checked else range(0)
