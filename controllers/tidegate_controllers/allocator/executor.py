@@ -92,15 +92,15 @@ class DecisionExecutor:
             _forget_deleted(self._decision_store, expired.key)
 
     async def execute_decision(self, observed: AllocationObserved) -> None:
-        """Take the next step of the standing decision, and end it after its last one."""
-        standing = observed.standing_decision
-        if standing is None or not standing.should_execute:
+        """Take the next step of the current decision, and end it after its last one."""
+        current = observed.current_decision
+        if current is None or not current.should_execute:
             return
-        step = plan_next_step(observed, standing, self._reclaimed.get(standing.metadata.name))
-        await self._write_allocations(step.writes, standing)
-        self._record_reclaims(standing, step)
+        step = plan_next_step(observed, current, self._reclaimed.get(current.metadata.name))
+        await self._write_allocations(step.writes, current)
+        self._record_reclaims(current, step)
         if step.outcome is not None:
-            await self._end_decision(standing, step.outcome)
+            await self._end_decision(current, step.outcome)
 
     def _count_decision(self, observed: AllocationObserved, decision: AllocationDecision) -> None:
         mode, spec = decision.spec.mode.value, decision.spec

@@ -126,7 +126,7 @@ class PoolSolver:
     async def solve_pool(
         self, observed: AllocationObserved, trigger: DecisionTrigger
     ) -> tuple[PoolSolve, Manifest | None]:
-        """Solve a pool; return the result, and the decision to write if it differs from the standing one."""
+        """Solve a pool; return the result, and the decision to write if it differs from the current one."""
         key, signals = observed.pool.key, observed.signals
         last = self._last_solves.get(key)
         inputs = DecisionInputs.from_observed(observed)
@@ -154,7 +154,7 @@ class PoolSolver:
         seconds = self.clock.monotonic() - started_s
         self._show_solve(observed, assignment, seconds)
         self.metrics.show_deadlines(observed.name, find_deadline_shortfalls(view.snapshot))
-        # 3. Plan the decision: none if it would equal the standing one.
+        # 3. Plan the decision: none if it would equal the current one.
         solved = SolvedAllocation(
             assignment,
             predict_outcome(view.snapshot, assignment),
@@ -166,7 +166,7 @@ class PoolSolver:
         decision = plan_decision(observed, solved)
         # The first solve of a process may lack demand; the predecessor's decision, made with better data, goes on.
         is_blind_start = trigger is DecisionTrigger.STARTED and bool(signals.problem)
-        if is_blind_start and observed.standing_decision is not None:
+        if is_blind_start and observed.current_decision is not None:
             decision = None
         solve = PoolSolve(
             started_s, inputs, assignment, dict(view.excluded), signals, forecasts, event_demands

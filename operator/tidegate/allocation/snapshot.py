@@ -252,7 +252,7 @@ class HorizonStep:
 class AllocationSnapshot:
     """Inputs of one decision; objects are sorted by name, so that their order has no effect.
 
-    `dwell_s` is how long a started real-time replica is not stopped again, except for safety. Replicas of other tiers are not
+    `dwell_s` is the stabilization window in seconds: how long a started real-time replica is not stopped again, except for safety. Replicas of other tiers are not
     stopped while they load.
     """
 

@@ -71,7 +71,7 @@ class DemandEvent(ApiModel):
         tuple[InferenceName, ...],
         Field(
             max_length=64,
-            description="Inferences that the event is about. Absent: every realtime Inference of the pool with spec.scaling.",
+            description="Inferences that the event is about. Absent: every real-time Inference of the pool with spec.scaling.",
         ),
         ListAtomic(),
     ] = ()

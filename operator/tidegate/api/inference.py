@@ -323,7 +323,7 @@ class RolloutSpec(ApiModel):
         RolloutMode,
         Field(
             description="Surge starts a new pod, waits until its model is ready, then drains an old one: "
-            "it needs capacity for one more pod. InPlace drains an old pod first and then starts its replacement: "
+            "it needs capacity for one more pod. InPlace drains and deletes an old pod before it creates the new one, and changes no running pod: "
             "it needs no spare capacity, but meanwhile runs with one pod less, and with none if replicas is 1."
         ),
     ] = RolloutMode.SURGE
@@ -464,7 +464,7 @@ class Capacity(ApiModel):
 
 
 class NodeLossMode(StrEnum):
-    """What realtime Inferences hold for the loss of a node."""
+    """What real-time Inferences hold for the loss of a node."""
 
     PRICED = "Priced"
     STRICT = "Strict"
@@ -605,7 +605,7 @@ class InferenceSpec(ApiModel):
         ),
         ValidationRule(
             cel="self.replicas > 0 || self.tier != 'realtime'",
-            message="replicas: 0 is only for tier nearline and offline, since nothing would answer a realtime request: "
+            message="replicas: 0 is only for tier nearline and offline, since nothing would answer a real-time request: "
             "set replicas to 1 or more, change the tier, or delete the Inference",
             check=lambda spec: spec.replicas > 0 or spec.tier.traits.scales_to_zero,
             field="replicas",
@@ -640,7 +640,7 @@ class InferenceSpec(ApiModel):
         ),
         ValidationRule(
             cel="!has(self.scaling) || self.scaling.minReplicas > 0 || self.tier != 'realtime'",
-            message="scaling.minReplicas: 0 is only for tier nearline and offline, since nothing would answer a realtime "
+            message="scaling.minReplicas: 0 is only for tier nearline and offline, since nothing would answer a real-time "
             "request: set scaling.minReplicas to 1 or more, or change the tier",
             check=lambda spec: (
                 spec.scaling is None or spec.scaling.min_replicas > 0 or spec.tier.traits.scales_to_zero

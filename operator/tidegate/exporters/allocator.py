@@ -44,7 +44,7 @@ _RECLAIM = ALLOCATOR.add_histogram(
     buckets=_RECLAIM_S,
 )
 _OVERRIDES = ALLOCATOR.add_gauge(
-    "overrides", "ComputeOverrides in force for the pool or its Inferences.", "pool"
+    "overrides", "Active ComputeOverrides of the pool or its Inferences.", "pool"
 )
 _FACTOR = ALLOCATOR.add_gauge(
     "capacity_factor",

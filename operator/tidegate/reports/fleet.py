@@ -88,7 +88,7 @@ class FleetReport(Report):
     held_by: tuple[HoldReport, ...]
     """The holds of whole pools."""
     overrides: tuple[OverrideReport, ...]
-    """The overrides in force, without those in heldBy."""
+    """The active overrides, without those in heldBy."""
     version: str
     """The version of the command line."""
     control_plane: Mapping[str, str]

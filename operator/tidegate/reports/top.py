@@ -270,7 +270,7 @@ def _report_pool(
     pool: ComputePool, models: Sequence[ModelTop], decisions: Sequence[AllocationDecision]
 ) -> PoolTop:
     status = pool.status
-    used = status.slices.used
+    used = status.slices.assigned
     values = [model.value_per_second for model in models if model.value_per_second is not None]
     rates = [model.requests_per_second for model in models if model.requests_per_second is not None]
     newest = next(iter(sort_newest_first(decisions)), None)

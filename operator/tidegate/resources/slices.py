@@ -90,7 +90,7 @@ def list_tolerations(pool: ComputePool) -> tuple[Toleration, ...]:
 def make_slice_resources(pool: ComputePool, slices: int, tier: Tier) -> SliceResources:
     """Return what a pod of this tier gets with so many slices.
 
-    On a GPU, pods of other tiers than realtime yield to realtime ones.
+    On a GPU, pods of other tiers than realtime yield to real-time ones.
     """
     spec, unit = pool.spec, _find_slice_spec(pool)
     cpu = parse_quantity(unit.cpu) * slices - parse_quantity(AGENT_CPU)

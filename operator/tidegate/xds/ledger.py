@@ -96,7 +96,7 @@ class AckLedger:
 
     def _find_running(self, progress: StreamProgress) -> RunningState | None:
         """Return what the proxy runs: what this stream proved, else what it had at the end of its last stream."""
-        if progress.running is None and progress.warm:
+        if progress.running is None and progress.resumed:
             return self._departed.get(progress.node)
         return progress.running
 
@@ -144,6 +144,6 @@ def _give_same_report(progress: StreamProgress, other: StreamProgress) -> bool:
     """Return whether both give the same report; snapshots are compared by identity, since they are large."""
     return (progress.acked is other.acked and progress.running is other.running) and (
         progress.nack,
-        progress.warm,
+        progress.resumed,
         progress.rejected,
-    ) == (other.nack, other.warm, other.rejected)
+    ) == (other.nack, other.resumed, other.rejected)

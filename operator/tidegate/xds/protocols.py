@@ -69,7 +69,7 @@ class DeltaStream(DiscoveryStream[DeltaRequest]):
             subscription.change_names(request.subscribe, request.unsubscribe)
         else:
             opened = DeltaSubscription.from_first_request(type_url, request.subscribe, request.versions)
-            self._open_subscription(opened, warm=bool(request.versions))
+            self._open_subscription(opened, resumed=bool(request.versions))
 
 
 @dataclass(slots=True)
@@ -82,9 +82,9 @@ class SotwSubscription(Subscription):
     returning: Set[str] = frozenset()
 
     @classmethod
-    def from_first_request(cls, type_url: TypeUrl, names: Set[str], *, warm: bool) -> SotwSubscription:
-        """Return the subscription that the first request of a type opens; `warm`: the client has resources from an earlier stream."""
-        returning = names if warm else frozenset[str]()
+    def from_first_request(cls, type_url: TypeUrl, names: Set[str], *, resumed: bool) -> SotwSubscription:
+        """Return the subscription that the first request of a type opens; `resumed`: the client has resources from an earlier stream."""
+        returning = names if resumed else frozenset[str]()
         return cls(type_url, set(names), returning=returning, _touched=set(returning))
 
     def response_content(self, change: Change) -> Change:
@@ -133,10 +133,10 @@ class SotwStream(DiscoveryStream[SotwRequest]):
     KIND: ClassVar[ProxyKind] = ProxyKind.GRPC_CLIENT
 
     def _apply_request(self, type_url: TypeUrl, request: SotwRequest) -> None:
-        subscription, warm = self._state.get(type_url), bool(request.version)
+        subscription, resumed = self._state.get(type_url), bool(request.version)
         if not isinstance(subscription, SotwSubscription):
             self._open_subscription(
-                SotwSubscription.from_first_request(type_url, request.names, warm=warm), warm=warm
+                SotwSubscription.from_first_request(type_url, request.names, resumed=resumed), resumed=resumed
             )
         elif request.nonce == subscription.nonce:
             self._record_answer(subscription, request.error)

@@ -26,11 +26,11 @@ _FOLLOWS: Final = {TypeUrl.ENDPOINT: TypeUrl.CLUSTER, TypeUrl.SCOPE: TypeUrl.LIS
 class StreamState:
     """The subscriptions of one stream, by type, and what follows from all of them together.
 
-    `warm`: the proxy came with resources from an earlier stream.
+    `resumed`: the proxy came with resources from an earlier stream.
     """
 
     subscriptions: dict[TypeUrl, Subscription] = field(default_factory=dict[TypeUrl, Subscription])
-    warm: bool = False
+    resumed: bool = False
 
     def get(self, type_url: TypeUrl) -> Subscription | None:
         """Return the subscription to a type; None if the proxy has not subscribed to it."""

@@ -36,7 +36,7 @@ class PoolObserved:
     now: datetime
     slices: PoolSlices
     overrides: Sequence[ComputeOverride] = ()
-    """The overrides of the pool that are in force."""
+    """The active overrides of the pool."""
     allocation: PoolAllocation | None = None
     """The allocator's last result; None before its first run as leader, so that its conditions stay as they are."""
     sharing: SharingPlan | None = None
