@@ -359,7 +359,7 @@ class Agent:
             self._record_failure(order, VersionRefusal(FailureReason.FETCH_FAILED, message))
             return
         except Exception as error:  # noqa: BLE001 - see below
-            # Whatever an unexpected artefact or server causes, the current version goes on serving.
+            # Whatever an unexpected artefact or server causes, the current version keeps serving.
             place = traceback.extract_tb(error.__traceback__)[-1]
             log.error(
                 "fetch_crashed", error=type(error).__name__, file=Path(place.filename).name, line=place.lineno

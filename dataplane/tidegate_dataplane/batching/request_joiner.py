@@ -22,7 +22,7 @@ from tidegate_dataplane.batching.join_check import JoinCheck, JoinState
 from tidegate_dataplane.runner_interface import EXECUTIONS, JOINED, MISMATCHES, PADDING, ROWS, JoinLimit
 
 EXPLORE_EVERY = 64
-"""Of so many decisions, one joins two shapes whatever the estimate is, so that a wrong estimate gets measured again."""
+"""One decision in this many joins two shapes whatever the estimate is, so that a wrong estimate gets measured again."""
 MAX_GROWTH = 4
 """How many times the elements of the requests a padded execution may have."""
 
@@ -52,7 +52,7 @@ class JoinMode(Enum):
 
     NONE = auto()
     TRUSTED = auto()
-    """Those of the same shape."""
+    """Only requests of the same shape."""
     CHECKED = auto()
     """The same, and those of different shapes where padding is cheaper than another execution; each on trial first."""
 

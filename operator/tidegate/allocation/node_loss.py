@@ -48,7 +48,7 @@ class NodeSpread:
             by_node[level] -= excess
             by_node[level - 1] += excess
             return by_node
-        # The highest level to which so many replicas fill all nodes.
+        # The highest level to which this many replicas fill all nodes.
         level = bisect_left(
             range(1, replicas + 1),
             True,
@@ -132,7 +132,7 @@ class LossPrice:
     lost_requests: float
 
     def value_at(self, replicas: int) -> float:
-        """Return the value per second that is lost on average with so many replicas."""
+        """Return the value per second that is lost on average with this many replicas."""
         if replicas <= self.points[0][0]:
             return self.points[0][1]
         for (low, value_low), (high, value_high) in pairwise(self.points):

@@ -20,7 +20,7 @@ MIN_VALUE: Final = 1e-9
 _SHARE_ERROR: Final = 1e-6
 _MIN_EXPECTED_EVERY_S: Final = 1.0
 DEFAULT_LOAD_S: Final = 30.0
-"""Time to load of a replica of which nothing is measured."""
+"""Load time of a replica without a measurement."""
 DEFAULT_DRAIN_S: Final = 10.0
 
 

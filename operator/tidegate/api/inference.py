@@ -697,7 +697,7 @@ class InferenceSpec(ApiModel):
             le=MAX_INSTANCES,
             description=f"Number of processes of the model in each replica, 1 to {MAX_INSTANCES}; each executes requests of its own, "
             "on Tidegate's runner with its share of the CPUs as threads. Several answer more large requests under load. Each "
-            "has the model's memory of its own. 1 leaves instance_group in the config.pbtxt of the artefact in force. Only with "
+            "has the model's memory of its own. 1 leaves instance_group in the config.pbtxt of the serving version. Only with "
             "format ONNX.",
         ),
     ] = 1
@@ -993,7 +993,7 @@ class Inference(CustomResource):
     def narrow_to_pool(self, pool: str) -> Inference:
         """Return the Inference as the allocator of one of its pools decides about it: with the allocation there.
 
-        The range is about all pools, so that it has no minimum here. With one pool, or a fixed number, nothing changes.
+        The range applies to the sum over all pools, so it has no minimum here. With one pool, or a fixed number, nothing changes.
         """
         scaling, allocation, placement = self.spec.scaling, self.status.allocation, self.spec.placement
         if scaling is None or placement is None or placement.pools is None:

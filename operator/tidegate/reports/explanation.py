@@ -86,7 +86,7 @@ class InferenceReport(Report):
     """The active overrides of the Inference."""
     conditions: tuple[ConditionReport, ...]
     outdated: bool
-    """Whether the status is about an older spec."""
+    """Whether the status describes an older spec."""
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the report; `wide` adds healthy conditions."""

@@ -176,7 +176,7 @@ class FleetReport(Report):
 def report_fleet(
     fleet_objects: FleetObjects, now: datetime, version: str, namespace: str | None
 ) -> FleetReport:
-    """Report the objects. `namespace` is the one that was read; None for all."""
+    """Report the objects. `namespace` is the namespace that was read; None for all."""
     kinds: list[KindCount] = []
     attention: list[ObjectReport] = []
     states: dict[str, ObjectState] = {}

@@ -139,7 +139,7 @@ class AccessRow(StateRow):
     released: str | None
     """The Inference that the release moves traffic to."""
     weight: int | None
-    """The Inference's share in effect, in percent."""
+    """The Inference's effective share, in percent."""
     programmed: bool
     """Whether every gateway runs the present generation."""
     url: str | None

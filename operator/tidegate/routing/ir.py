@@ -82,7 +82,7 @@ class AdmissionLimit:
 
 @dataclass(frozen=True, slots=True)
 class WeightedBackend:
-    """A backend and its weight in effect, relative to the sum over its rule.
+    """A backend and its effective weight, relative to the sum over its rule.
 
     Weight 0 keeps its cluster and sends nothing.
     """

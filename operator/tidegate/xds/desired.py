@@ -81,7 +81,7 @@ def _reason_to_wait(scope: XdsResource, missing: Mapping[str, str]) -> str | Non
 
 
 def rejected_hosts(state: StreamState, goal: Snapshot, held_back: HeldBack) -> Mapping[HostKey, str]:
-    """Return the objects of which the proxy does not run what the goal has, with the proxy's reasons."""
+    """Return the objects whose version in the goal the proxy rejected, with the proxy's reasons."""
     if not held_back.rejected:
         return {}
     return {

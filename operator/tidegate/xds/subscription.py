@@ -110,7 +110,7 @@ class Subscription(ABC):
     `sent`: what it was sent last, accepted or not.
     `in_flight`: what the response that it has not answered changes.
     `error`: the reason of its last NACK, as long as something of that response is suspected or rejected.
-    `unseen`: what it has from an earlier stream, of which only the version is known.
+    `unseen`: resources that the proxy has from an earlier stream; only their versions are known.
 
     `_complete_with` and `_touched`: the proxy runs exactly this set of resources, except for the touched names.
     So only these names, and those that differ between this set and a newer one, have to be checked.

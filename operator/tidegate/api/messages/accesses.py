@@ -144,7 +144,7 @@ MESSAGES: Final = {
         "TG2106",
         MessageLevel.INFO,
         "The target passed every step, or a person promoted it; it gets all requests of its route.",
-        "Nothing. With the next change, write the weights in effect into the spec: all weight to the target, no "
+        "Nothing. With the next change, write the effective weights into the spec: all weight to the target, no "
         "release.",
     ),
     Reason.CHECK_FAILED: CatalogueMessage(

@@ -149,7 +149,7 @@ def _list_offers(load: RouteLoad) -> Iterable[_Offer]:
         yield full
         return
     saved = {key: max(cost - reduced.costs.get(key, 0.0), 0.0) for key, cost in load.costs.items()}
-    # Of the Inference where most is saved: it is the one that candidates are a matter of.
+    # Of the Inference where most is saved: fewer candidates help only there.
     part_saved = max((saved[key] / cost for key, cost in load.costs.items() if cost > 0), default=0.0)
     if not 0 < part_saved < 1:
         yield full

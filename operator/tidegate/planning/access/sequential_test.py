@@ -34,7 +34,7 @@ class ShareBounds:
 
 
 def compute_share_bounds(failures: int, requests: int, alpha: float) -> ShareBounds:
-    """Return the bounds of the share after so many `failures` in `requests`.
+    """Return the bounds of the share of failures after `failures` in `requests` requests.
 
     Over all evaluations together they are wrong with probability `alpha` at most.
     """

@@ -26,7 +26,7 @@ _DIGITS: Final = 6
 _HASH_CHARS: Final = 8
 _POOL_CHARS: Final = 200
 BUDGET_RULE: Final = "budget"
-"""The rule that is about the moves themselves."""
+"""The rule that limits the moves themselves."""
 _CHANGES: Final = frozenset({MoveAction.START, MoveAction.STOP, MoveAction.PROMOTE})
 
 
@@ -189,7 +189,7 @@ def _has_moves(observed: AllocationObserved) -> bool:
 
 
 def _find_broken_rules(rules: Iterable[RelaxedRule | UnmetRule]) -> frozenset[tuple[str, str]]:
-    """Return the rules that are broken, without the budget, which is about the moves themselves."""
+    """Return the rules that are broken, without the budget, which limits the moves themselves."""
     return frozenset((rule.rule, rule.subject) for rule in rules if rule.rule != BUDGET_RULE)
 
 

@@ -12,7 +12,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
 
 READY_TIMEOUT: Final = timedelta(minutes=15)
-"""A decision waits so long for pods to be ready; later they may never be."""
+"""A decision waits this long for pods to be ready; after that they may never be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _sort_by_moves(members: Sequence[PoolMember], moves: Sequence[DecidedMove]) 
 
 
 def _find_unmoved_target(member: PoolMember, decision: AllocationDecision) -> int:
-    """Return the replicas of a member that no move changes; without those that an earlier decision promised in vain."""
+    """Return the replicas of a member that no move changes; without replicas that an earlier decision promised and did not start."""
     allocation = member.inference.status.allocation
     if allocation is None:
         return member.assigned_replicas

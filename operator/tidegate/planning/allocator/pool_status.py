@@ -24,9 +24,9 @@ class PoolAllocation:
     allocated_verdict: Verdict | None = None
     signals_verdict: Verdict | None = None
     forecast_verdict: Verdict | None = None
-    """None if spec.policy.forecast is absent, or if there is no Inference whose demand it is about."""
+    """None if spec.policy.forecast is absent, or without an Inference to forecast."""
     events_verdict: Verdict | None = None
-    """None without spec.policy.events, or if there is no Inference whose demand they are about."""
+    """None without spec.policy.events, or without an Inference whose demand they change."""
 
 
 def summarise_allocation(

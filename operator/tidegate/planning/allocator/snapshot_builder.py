@@ -37,7 +37,7 @@ HORIZON_STEPS: Final = (HorizonStep(600.0),)
 _UNKNOWN: Final = linear_curve(1.0)
 """The curve of an Inference of unknown capacity: it keeps its replicas, whatever the curve."""
 _POLLING_SHARE: Final = 0.05
-"""Demand of a stream of which nothing is known, as a share of what one replica answers."""
+"""Demand of a stream without any count, as a share of what one replica answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ def _check_sharing_configured(observed: PoolObserved) -> tuple[Condition, ...]:
     if wrong:
         first = wrong[0]
         runs = sum(first.used.values())
-        pods = f"; {runs} slices of it are in use" if runs else ""
+        pods = f"; {runs} of its slices are assigned" if runs else ""
         message = (
             f"{len(wrong)} of {_format_nodes(len(slices.nodes))}; the first is node {first.node}, which "
             f"{first.misconfiguration}{pods}"

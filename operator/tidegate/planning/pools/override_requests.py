@@ -83,7 +83,7 @@ class OverrideContext:
             self.key,
         ):
             message = (
-                f"ComputeOverride {name} is about {override.spec.target.kind} {override.spec.target.key}: "
+                f"ComputeOverride {name} targets {override.spec.target.kind} {override.spec.target.key}: "
                 f"kubectl delete computeoverride {name}, and try again"
             )
             raise PermanentError(message)
