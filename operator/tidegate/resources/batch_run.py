@@ -24,7 +24,7 @@ def make_run_name(inference: Inference, batch: BatchSpec, plan_hash: str | None 
         ],
         "input": batch.input.model_dump(mode="json"),
         "output": batch.output.model_dump(mode="json"),
-        "cut": [batch.shards, inference.spec.batching.max_batch_size],
+        "cut": [batch.shards, inference.spec.batching.max_batch_size],  # how rows become files and requests
         "run": batch.run,
     }
     if batch.features is not None:
