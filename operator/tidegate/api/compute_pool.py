@@ -308,7 +308,7 @@ class NodeLossPolicy(ApiModel):
         NodeLossMode,
         Field(
             description="Priced keeps a spare replica if the value of the requests that it would save exceeds what its slices "
-            "earn elsewhere. Strict keeps enough replicas to serve the demand without any one node, whatever other Inferences "
+            "earn elsewhere. Strict keeps enough replicas to serve the demand when any one node is lost, whatever other Inferences "
             "lose by that. spec.scaling.nodeLoss of an Inference replaces it."
         ),
     ] = NodeLossMode.PRICED

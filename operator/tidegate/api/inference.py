@@ -464,7 +464,7 @@ class Capacity(ApiModel):
 
 
 class NodeLossMode(StrEnum):
-    """What real-time Inferences hold for the loss of a node."""
+    """How many spare replicas real-time Inferences keep for the loss of a node."""
 
     PRICED = "Priced"
     STRICT = "Strict"

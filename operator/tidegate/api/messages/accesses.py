@@ -53,7 +53,7 @@ MESSAGES: Final = {
     Reason.TARGET_NOT_FOUND: CatalogueMessage(
         "TG2008",
         MessageLevel.ERROR,
-        "A target, the FeatureCompute of a batch, or that of a shared feature, does not exist, or does not share with this namespace.",
+        "A target, the FeatureCompute of a batch, or the FeatureCompute of a shared feature, does not exist, or does not share with this namespace.",
         "Create the object, or correct the field that names it.",
     ),
     Reason.TARGET_NOT_READY: CatalogueMessage(

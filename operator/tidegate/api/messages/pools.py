@@ -100,7 +100,7 @@ MESSAGES: Final = {
     Reason.ALLOCATABLE_GONE: CatalogueMessage(
         "TG4014",
         MessageLevel.ERROR,
-        "A node is configured as the pool requires but offers no slices. Running pods go on. If it lasts for "
+        "A node is configured as the pool requires but offers no slices. Running pods are not affected. If it lasts for "
         "three minutes, the node is quarantined.",
         "Look at the logs of the device plugin's pod on that node, and delete the pod if it hangs.",
     ),
