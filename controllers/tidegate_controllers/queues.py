@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from tidegate.api.compute_override import OverrideTargetKind
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
 from tidegate.api.shared_names import SHARED_WITH_ANNOTATION
 from tidegate.kube.occupancy import NodeOccupancy
@@ -179,18 +179,18 @@ def connect_overrides(stores: Stores, overrides: OverrideIndex, queues: WorkQueu
             queues.allocators.add(pool)
 
     stores.overrides.subscribe(queues.overrides.add)
-    overrides.subscribe_targets(OverrideTargetKind.INFERENCE, queues.inferences.add)
-    overrides.subscribe_targets(OverrideTargetKind.COMPUTE_POOL, queues.pools.add)
+    overrides.subscribe_targets(OverrideKind.INFERENCE, queues.inferences.add)
+    overrides.subscribe_targets(OverrideKind.COMPUTE_POOL, queues.pools.add)
     for kind, store in (
-        (OverrideTargetKind.INFERENCE, stores.inferences),
-        (OverrideTargetKind.COMPUTE_POOL, stores.pools),
+        (OverrideKind.INFERENCE, stores.inferences),
+        (OverrideKind.COMPUTE_POOL, stores.pools),
     ):
         overrides.subscribe_targets(kind, wake_allocators)
         store.subscribe(_make_override_wake(overrides, kind, queues.overrides))
 
 
 def _make_override_wake(
-    overrides: OverrideIndex, kind: OverrideTargetKind, queue: WorkQueue
+    overrides: OverrideIndex, kind: OverrideKind, queue: WorkQueue
 ) -> Callable[[ObjectKey], None]:
     def wake(target: ObjectKey) -> None:
         for override in overrides.find_keys(kind, target):

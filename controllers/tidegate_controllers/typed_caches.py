@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from tidegate.api.compute_override import ComputeOverride, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import CustomResource, ObjectKey
@@ -120,11 +120,11 @@ class OverrideIndex:
 
     def __init__(self, parsed: TypedCache[ComputeOverride]) -> None:
         self._parsed = parsed
-        self._targets: dict[ObjectKey, tuple[OverrideTargetKind, ObjectKey]] = {}
-        self._wakes: list[tuple[OverrideTargetKind, Wake]] = []
+        self._targets: dict[ObjectKey, tuple[OverrideKind, ObjectKey]] = {}
+        self._wakes: list[tuple[OverrideKind, Wake]] = []
         parsed.store.subscribe(self._override_changed)
 
-    def subscribe_targets(self, kind: OverrideTargetKind, wake: Wake) -> None:
+    def subscribe_targets(self, kind: OverrideKind, wake: Wake) -> None:
         """Call `wake` with each target of that kind whose overrides change."""
         self._wakes.append((kind, wake))
 
@@ -136,13 +136,11 @@ class OverrideIndex:
         """Return all overrides that parse."""
         return self._parsed.list_all()
 
-    def find_active(
-        self, kind: OverrideTargetKind, key: ObjectKey, now: datetime
-    ) -> tuple[ComputeOverride, ...]:
+    def find_active(self, kind: OverrideKind, key: ObjectKey, now: datetime) -> tuple[ComputeOverride, ...]:
         """Return the active overrides of one object."""
         return select_for_target(select_active(self.list_all(), now), kind, key)
 
-    def find_keys(self, kind: OverrideTargetKind, key: ObjectKey) -> tuple[ObjectKey, ...]:
+    def find_keys(self, kind: OverrideKind, key: ObjectKey) -> tuple[ObjectKey, ...]:
         """Return the keys of all overrides with this target, active or ended."""
         return tuple(override.key for override in select_for_target(self.list_all(), kind, key))
 

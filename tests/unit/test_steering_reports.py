@@ -18,7 +18,7 @@ from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
 from builders.conditions import a_condition
 from builders.inference import an_inference
-from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.object_names import TARGET_KINDS, parse_target_name
@@ -255,7 +255,7 @@ def test_a_hold_is_made_once_and_changed_after_that() -> None:
     assert (made.spec.hold, made.spec.expires_at, made.spec.target.kind) == (
         True,
         "2026-01-01T14:00:00Z",
-        OverrideTargetKind.COMPUTE_POOL,
+        OverrideKind.COMPUTE_POOL,
     )
     later = a_target(made, now=NOW + timedelta(minutes=30))
     again = plan_override_write(later, HOLD)
@@ -270,10 +270,10 @@ def test_a_hold_is_made_once_and_changed_after_that() -> None:
 
 def test_names_of_overrides_are_unique() -> None:
     keys = [ObjectKey("ads", "ctr-x"), ObjectKey("ads-ctr", "x"), ObjectKey("", "ads-ctr-x")]
-    kinds = [OverrideTargetKind.INFERENCE, OverrideTargetKind.INFERENCE, OverrideTargetKind.COMPUTE_POOL]
+    kinds = [OverrideKind.INFERENCE, OverrideKind.INFERENCE, OverrideKind.COMPUTE_POOL]
     names = {make_override_name(OverrideAction.PIN, kind, key) for kind, key in zip(kinds, keys, strict=True)}
     assert len(names) == 3
-    long = make_override_name(OverrideAction.PIN, OverrideTargetKind.INFERENCE, ObjectKey("n" * 63, "m" * 63))
+    long = make_override_name(OverrideAction.PIN, OverrideKind.INFERENCE, ObjectKey("n" * 63, "m" * 63))
     assert len(long) <= 63
 
 
@@ -310,7 +310,7 @@ def test_none_lasts_longer_than_a_week_by_being_changed() -> None:
 
 
 def test_a_name_that_somebody_else_has_is_not_taken() -> None:
-    name = make_override_name(OverrideAction.HOLD, OverrideTargetKind.COMPUTE_POOL, ObjectKey("", "cpu-a"))
+    name = make_override_name(OverrideAction.HOLD, OverrideKind.COMPUTE_POOL, ObjectKey("", "cpu-a"))
     with pytest.raises(PermanentError, match=f"kubectl delete computeoverride {name}"):
         plan_override_write(a_target(a_compute_override(name, hold=True)), HOLD)
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from tidegate.api.compute_override import ComputeOverride, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
@@ -37,7 +37,7 @@ class ComputeOverrideReconciler:
 
     def _observe_override(self, override: ComputeOverride) -> OverrideObserved:
         target = override.spec.target
-        if target.kind is OverrideTargetKind.COMPUTE_POOL:
+        if target.kind is OverrideKind.COMPUTE_POOL:
             exists = self._applier.stores.pools.get(target.key) is not None
             return OverrideObserved(override, self._clock.now(), exists, target_is_scaled=True)
         inference = self._inferences.get(target.key)

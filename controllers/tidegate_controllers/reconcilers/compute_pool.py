@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Final
 
-from tidegate.api.compute_override import OverrideTargetKind
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
@@ -64,7 +64,7 @@ class ComputePoolReconciler:
             pool,
             now,
             slices,
-            self._overrides.find_active(OverrideTargetKind.COMPUTE_POOL, key, now),
+            self._overrides.find_active(OverrideKind.COMPUTE_POOL, key, now),
             self._allocations.get(key),
             sharing,
         )

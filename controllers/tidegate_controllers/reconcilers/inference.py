@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from tidegate.api.compute_override import OverrideTargetKind
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
@@ -109,7 +109,7 @@ class InferenceReconciler:
             jobs=serving.jobs,
             kueue=self._workloads.get_queueing(inference),
             features=self._find_features(inference),
-            overrides=self._overrides.find_active(OverrideTargetKind.INFERENCE, inference.key, now),
+            overrides=self._overrides.find_active(OverrideKind.INFERENCE, inference.key, now),
         )
 
     def _find_features(self, inference: Inference) -> FeatureCompute | None:

@@ -25,8 +25,8 @@ AUTHOR_ANNOTATION: Final = "tidegate.io/author"
 """The authenticated user who wrote the spec; the chart's admission policy sets it."""
 
 
-class OverrideTargetKind(StrEnum):
-    """Kinds that an override can target."""
+class OverrideKind(StrEnum):
+    """Kinds of an override's target."""
 
     INFERENCE = "Inference"
     COMPUTE_POOL = "ComputePool"
@@ -47,14 +47,12 @@ class OverrideTarget(ApiModel):
         ValidationRule(
             cel="(self.kind == 'Inference') == has(self.namespace)",
             message="namespace is for kind Inference, and needed there: set it, or remove it for kind ComputePool",
-            check=lambda target: (
-                (target.kind is OverrideTargetKind.INFERENCE) == (target.namespace is not None)
-            ),
+            check=lambda target: (target.kind is OverrideKind.INFERENCE) == (target.namespace is not None),
             field="namespace",
         ),
     )
 
-    kind: Annotated[OverrideTargetKind, Field(description="Inference or ComputePool.")]
+    kind: Annotated[OverrideKind, Field(description="Inference or ComputePool.")]
     namespace: Annotated[
         ObjectName | None, Field(description="The Inference's namespace; absent for a ComputePool.")
     ] = None
@@ -92,7 +90,7 @@ class ComputeOverrideSpec(ApiModel):
         ValidationRule(
             cel="self.target.kind == 'Inference' || self.hold",
             message="a ComputePool can only be held: set hold: true, or name an Inference",
-            check=lambda spec: spec.target.kind is OverrideTargetKind.INFERENCE or spec.hold,
+            check=lambda spec: spec.target.kind is OverrideKind.INFERENCE or spec.hold,
             field="target",
         ),
         ValidationRule(

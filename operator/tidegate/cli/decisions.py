@@ -104,7 +104,7 @@ async def _read_history(
     client: KubeClient, text: str | None, labels: str, options: KubeOptions, namespace: str
 ) -> HistoryReport:
     """Return the decisions about an Inference or a pool, about Inferences with these labels, or all. Raises TidegateError if they cannot be read."""
-    from tidegate.api.compute_override import OverrideTargetKind
+    from tidegate.api.compute_override import OverrideKind
     from tidegate.api.meta import ObjectKey
     from tidegate.cli.object_names import find_target, parse_target_name
     from tidegate.errors import PermanentError
@@ -132,7 +132,7 @@ async def _read_history(
         if name.kind == COMPUTE_POOL or not report.decisions:
             raise
         return report
-    if target.kind is OverrideTargetKind.COMPUTE_POOL:
+    if target.kind is OverrideKind.COMPUTE_POOL:
         return report_history(
             await list_decisions(client, target.key.name), str(target), pool=target.key.name
         )

@@ -8,7 +8,7 @@ from typing import Final
 
 import typer
 
-from tidegate.api.compute_override import OverrideTargetKind
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.crd import KIND_DEFINITIONS
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.options import KubeOptions
@@ -119,7 +119,7 @@ async def find_object(client: KubeClient, text: str, options: KubeOptions, names
 class AllocationTarget:
     """The object that a name means."""
 
-    kind: OverrideTargetKind
+    kind: OverrideKind
     key: ObjectKey
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ async def find_target(
     matches = await find_matches(
         client, parse_target_name(text, allowed_kinds), options, namespace, allowed_kinds
     )
-    targets = [AllocationTarget(OverrideTargetKind(str(kind)), key) for kind, key in matches]
+    targets = [AllocationTarget(OverrideKind(str(kind)), key) for kind, key in matches]
     if len(targets) > 1:
         ways = (str(key) if kind.namespaced else f"{kind.kind.lower()}/{key}" for kind, key in matches)
         message = f"'{text}' could be {' or '.join(map(str, targets))}: say {', '.join(ways)}"

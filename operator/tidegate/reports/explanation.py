@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from tidegate.api.allocation_decision import AllocationDecision, DecidedMove
-from tidegate.api.compute_override import ComputeOverride, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUsage
 from tidegate.api.conditions import ConditionType, format_timestamp
 from tidegate.api.inference import Inference, Tier
@@ -202,7 +202,7 @@ def explain_inference(inference: Inference, inputs: ExplanationInputs) -> Infere
     deciding = next(
         (candidate for candidate in inputs.decisions if candidate.metadata.name == decision), None
     )
-    overrides = select_active_for(inputs.overrides, OverrideTargetKind.INFERENCE, inference.key, inputs.now)
+    overrides = select_active_for(inputs.overrides, OverrideKind.INFERENCE, inference.key, inputs.now)
     return InferenceReport(
         inference=str(inference.key),
         tier=spec.tier,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
-from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.conditions import format_timestamp
 from tidegate.planning.pools.override_requests import OverrideContext, OverrideWrite, make_override_name
@@ -27,7 +27,7 @@ class OverrideEffect(StrEnum):
 class SteeringReport(Report):
     """The overrides that a command wrote or ended, and what else affects the target."""
 
-    target_kind: OverrideTargetKind
+    target_kind: OverrideKind
     target: str
     done: OverrideEffect
     dry_run: bool

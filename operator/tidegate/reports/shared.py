@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
-from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode, TierUsage
 from tidegate.api.conditions import ConditionStatus, ObservedCondition
 from tidegate.api.inference import Tier
@@ -45,7 +45,7 @@ class OverrideReport(ApiModel):
     """One ComputeOverride."""
 
     name: str
-    target_kind: OverrideTargetKind
+    target_kind: OverrideKind
     target: str
     action: OverrideAction
     replicas: int | None
@@ -120,7 +120,7 @@ def report_pool_holds(
     pool: ComputePool, overrides: Iterable[ComputeOverride], now: datetime
 ) -> tuple[HoldReport, ...]:
     """Return everything that holds a pool, even if its mode lets nothing move anyway."""
-    holds = list(report_holds(select_active_for(overrides, OverrideTargetKind.COMPUTE_POOL, pool.key, now)))
+    holds = list(report_holds(select_active_for(overrides, OverrideKind.COMPUTE_POOL, pool.key, now)))
     policy = pool.spec.policy
     if policy.mode is PolicyMode.HOLD:
         message = f"spec.policy.mode of ComputePool {pool.key} is Hold: set it to Auto to let go"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from tidegate.api.compute_override import ComputeOverride, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.model_access import ModelAccess, Route, RouteStatus
@@ -140,9 +140,7 @@ def report_inference(
         accesses=tuple(route for access in accesses for route in _find_routes(access, inference)),
         overrides=tuple(
             OverrideReport.from_override(override)
-            for override in select_active_for(
-                overrides, OverrideTargetKind.INFERENCE, inference.key, related.now
-            )
+            for override in select_active_for(overrides, OverrideKind.INFERENCE, inference.key, related.now)
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegate.api.allocation_decision import AllocationDecision
-from tidegate.api.compute_override import ComputeOverride, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
@@ -24,13 +24,13 @@ from tidegate.kube.port import Manifest
 
 
 async def read_target(
-    client: KubeClient, kind: OverrideTargetKind, key: ObjectKey
+    client: KubeClient, kind: OverrideKind, key: ObjectKey
 ) -> tuple[Inference | None, ComputePool | None]:
     """Return the target if it is an Inference, and the pool that it is or is placed in, if that exists.
 
     Raises PermanentError when the target does not exist.
     """
-    if kind is OverrideTargetKind.COMPUTE_POOL:
+    if kind is OverrideKind.COMPUTE_POOL:
         return None, ComputePool.parse(await read_body(client, COMPUTE_POOL, key))
     inference = await read_inference(client, key)
     placement = inference.spec.placement

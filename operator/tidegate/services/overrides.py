@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ConflictError
 from tidegate.kube.client import KubeClient
@@ -24,7 +24,7 @@ from tidegate.services.objects import list_overrides, read_target
 
 async def apply_override(
     client: KubeClient,
-    kind: OverrideTargetKind,
+    kind: OverrideKind,
     key: ObjectKey,
     request: OverrideRequest,
     *,
@@ -43,7 +43,7 @@ async def apply_override(
 
 async def end_overrides(
     client: KubeClient,
-    kind: OverrideTargetKind,
+    kind: OverrideKind,
     key: ObjectKey,
     *actions: OverrideAction,
     dry_run: bool = False,
@@ -60,7 +60,7 @@ async def end_overrides(
     return report_ended(context, ended, dry_run=dry_run)
 
 
-async def _read_context(client: KubeClient, kind: OverrideTargetKind, key: ObjectKey) -> OverrideContext:
+async def _read_context(client: KubeClient, kind: OverrideKind, key: ObjectKey) -> OverrideContext:
     inference, pool = await read_target(client, kind, key)
     return OverrideContext(inference, pool, await list_overrides(client), datetime.now(UTC))
 

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from tidegate.api.compute_override import OverrideTargetKind
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.fields import MAX_REPLICAS
 from tidegate.api.inference import Inference
@@ -41,7 +41,7 @@ class OverrideInput(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
-    kind: OverrideTargetKind = OverrideTargetKind.INFERENCE
+    kind: OverrideKind = OverrideKind.INFERENCE
     namespace: Annotated[str, Field(pattern=f"^({DNS_LABEL})?$", description="Of an Inference.")] = ""
     name: Annotated[str, Field(pattern=f"^{DNS_LABEL}$")]
     action: Annotated[Literal["hold", "pin", "floor"], Field(description="What the override does.")]
@@ -54,7 +54,7 @@ class OverrideInput(BaseModel):
     @property
     def key(self) -> ObjectKey:
         """Return the key of the target."""
-        return ObjectKey(self.namespace if self.kind is OverrideTargetKind.INFERENCE else "", self.name)
+        return ObjectKey(self.namespace if self.kind is OverrideKind.INFERENCE else "", self.name)
 
     @property
     def desired_override(self) -> OverrideRequest:

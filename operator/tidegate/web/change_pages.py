@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import ValidationError
 
-from tidegate.api.compute_override import OverrideTargetKind
+from tidegate.api.compute_override import OverrideKind
 from tidegate.errors import PermanentError
 from tidegate.planning.pools.override_requests import OverrideContext, plan_override_write, preview_override
 from tidegate.reports.overrides import report_applied
@@ -117,7 +117,7 @@ async def end_override(context: AuthenticatedContext, name: str, fields: Verifie
 async def _observe_target(context: RequestContext, override_request: OverrideInput) -> OverrideContext:
     """Return the target of an override as the caches have it."""
     fleet, now = context.app.fleet, context.app.now()
-    if override_request.kind is OverrideTargetKind.COMPUTE_POOL:
+    if override_request.kind is OverrideKind.COMPUTE_POOL:
         pool = await context.read_object(fleet.pools, override_request.key)
         return OverrideContext(None, pool, await context.list_overrides(), now)
     inference = await context.read_object(fleet.inferences, override_request.key)
@@ -128,7 +128,7 @@ def _parse_override(fields: Mapping[str, str]) -> OverrideInput:
     body = {name: value.strip() for name, value in fields.items() if value.strip() and name in _FIELDS}
     if body.get("action") == "hold":
         body.pop("replicas", None)
-    if body.get("kind") == OverrideTargetKind.COMPUTE_POOL.value:
+    if body.get("kind") == OverrideKind.COMPUTE_POOL.value:
         body.pop("namespace", None)
     try:
         return OverrideInput.model_validate(body)

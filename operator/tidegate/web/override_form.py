@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from tidegate.api.compute_override import OverrideTargetKind
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import TidegateError
@@ -43,7 +43,7 @@ class ExpiryChoice:
 class OverrideForm:
     """The form for a target; what does not apply to the target is absent."""
 
-    kind: OverrideTargetKind
+    kind: OverrideKind
     key: ObjectKey
     expiries: tuple[ExpiryChoice, ...]
     decided: int | None = None
@@ -94,9 +94,7 @@ def read_target(fields: Mapping[str, str]) -> str:
     target = fields.get("target", "").strip()
     if target or not fields.get("name"):
         return target
-    namespace = (
-        "" if fields.get("kind") == OverrideTargetKind.COMPUTE_POOL else fields.get("namespace", "").strip()
-    )
+    namespace = "" if fields.get("kind") == OverrideKind.COMPUTE_POOL else fields.get("namespace", "").strip()
     return f"{namespace}/{fields['name']}" if namespace else fields["name"]
 
 
@@ -127,13 +125,13 @@ async def make_form(context: RequestContext, key: ObjectKey, typed: Mapping[str,
     expiries = list_expiries(context.app.now(), typed.get("lasting", ""))
     if not key.namespace:
         await context.read_object(context.app.fleet.pools, key)
-        return OverrideForm(OverrideTargetKind.COMPUTE_POOL, key, expiries, typed=typed)
+        return OverrideForm(OverrideKind.COMPUTE_POOL, key, expiries, typed=typed)
     inference = await context.read_object(context.app.fleet.inferences, key)
     scaling = inference.spec.scaling
     if scaling is None or not actions.is_overridable(inference):
         return None
     return OverrideForm(
-        OverrideTargetKind.INFERENCE,
+        OverrideKind.INFERENCE,
         key,
         expiries,
         inference.decided_replicas,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from tidegate.api.compute_override import OverrideTargetKind
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, TidegateError
@@ -96,7 +96,7 @@ async def pool_page(
         overrides=[
             OverrideReport.from_override(override)
             for override in select_active_for(
-                overrides, OverrideTargetKind.COMPUTE_POOL, resource.key, context.app.now()
+                overrides, OverrideKind.COMPUTE_POOL, resource.key, context.app.now()
             )
         ],
         next_freeze=find_next_begin(resource.spec.policy.freeze, context.app.now()),

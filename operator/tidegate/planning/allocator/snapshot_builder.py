@@ -11,7 +11,7 @@ from tidegate.allocation.curves import CapacityCorrection, CapacityCurve, linear
 from tidegate.allocation.errors import MAX_AMOUNT, InvalidInputError
 from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, HorizonStep, ReplicaBounds, TierRule
 from tidegate.api.allocation_decision import AllocationDecision
-from tidegate.api.compute_override import ComputeOverride, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
@@ -192,7 +192,7 @@ class AllocationObserved:
     def is_held(self) -> bool:
         """Return whether an override or a freeze window holds the pool, in any mode."""
         return self.freeze is not None or bool(
-            select_for_target(self.active_overrides, OverrideTargetKind.COMPUTE_POOL, self.pool.key)
+            select_for_target(self.active_overrides, OverrideKind.COMPUTE_POOL, self.pool.key)
         )
 
     @property
@@ -377,7 +377,7 @@ def _find_price(observed: AllocationObserved) -> float:
 def _bound_replicas(observed: AllocationObserved, member: PoolMember) -> ReplicaBounds:
     scaling = (member.all_pools or member.inference).spec.scaling
     if scaling is not None:
-        overrides = select_for_target(observed.active_overrides, OverrideTargetKind.INFERENCE, member.key)
+        overrides = select_for_target(observed.active_overrides, OverrideKind.INFERENCE, member.key)
         replicas = member.assigned_replicas
         total = replicas + sum(pool.replicas for pool in member.other_pools)
         bounds = narrow_bounds(bound_replicas(scaling, total, overrides), replicas, member.other_pools)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidegate.api.compute_override import ComputeOverride, ComputeOverrideStatus, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, ComputeOverrideStatus, OverrideKind
 from tidegate.api.conditions import ObservedCondition, format_timestamp, merge_conditions
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.serving_status import Verdict, kstatus_conditions
@@ -47,7 +47,7 @@ def _judge_override(observed: OverrideObserved) -> Verdict:
     if not observed.target_exists:
         missing = f"there is no {target.kind} {target.key}: make it, or delete this override and name another"
         return Verdict(False, Reason.TARGET_NOT_FOUND, missing, stalled=True)
-    if target.kind is OverrideTargetKind.INFERENCE and not observed.target_is_scaled:
+    if target.kind is OverrideKind.INFERENCE and not observed.target_is_scaled:
         message = f"it has no effect on Inference {target.key}, whose {NO_RANGE}"
         return Verdict(False, Reason.OVERRIDE_WITHOUT_EFFECT, message, stalled=True)
     return Verdict(True, Reason.OVERRIDE_IN_FORCE, describe_override(override))

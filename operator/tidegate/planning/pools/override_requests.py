@@ -11,7 +11,7 @@ from tidegate.api.compute_override import (
     MAX_OVERRIDE_DURATION,
     ComputeOverride,
     OverrideAction,
-    OverrideTargetKind,
+    OverrideKind,
 )
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import format_timestamp
@@ -53,9 +53,9 @@ class OverrideContext:
     now: datetime
 
     @property
-    def kind(self) -> OverrideTargetKind:
+    def kind(self) -> OverrideKind:
         """Return the kind of the target."""
-        return OverrideTargetKind.COMPUTE_POOL if self.inference is None else OverrideTargetKind.INFERENCE
+        return OverrideKind.COMPUTE_POOL if self.inference is None else OverrideKind.INFERENCE
 
     @property
     def key(self) -> ObjectKey:
@@ -101,10 +101,10 @@ class OverrideWrite:
     """Why the override ends earlier than requested, if it does."""
 
 
-def make_override_name(action: OverrideAction, kind: OverrideTargetKind, key: ObjectKey) -> str:
+def make_override_name(action: OverrideAction, kind: OverrideKind, key: ObjectKey) -> str:
     """Return the name of the only override with this action on a target, so that commands are idempotent."""
     # Neither namespaces nor names contain dots, so the joined name is unique; child_name adds a hash to names with a dot.
-    full_name = key.name if kind is OverrideTargetKind.COMPUTE_POOL else f"{key.namespace}.{key.name}"
+    full_name = key.name if kind is OverrideKind.COMPUTE_POOL else f"{key.namespace}.{key.name}"
     return make_child_name(action.value.lower(), full_name)
 
 
@@ -140,7 +140,7 @@ def plan_override_write(context: OverrideContext, request: OverrideRequest) -> O
         version = {"resourceVersion": existing.metadata.resource_version}
         return OverrideWrite({"metadata": version, "spec": spec}, existing=existing, shortened=shortened)
     target = {"kind": context.kind.value, "name": context.key.name}
-    if context.kind is OverrideTargetKind.INFERENCE:
+    if context.kind is OverrideKind.INFERENCE:
         target["namespace"] = context.key.namespace
     body = {
         "apiVersion": API_VERSION,

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tidegate.allocation.snapshot import ReplicaBounds
-from tidegate.api.compute_override import ComputeOverride, OverrideTargetKind
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.conditions import (
     Condition,
     ConditionStatus,
@@ -34,7 +34,7 @@ def select_active(overrides: Iterable[ComputeOverride], now: datetime) -> tuple[
 
 
 def select_for_target(
-    overrides: Iterable[ComputeOverride], kind: OverrideTargetKind, key: ObjectKey
+    overrides: Iterable[ComputeOverride], kind: OverrideKind, key: ObjectKey
 ) -> tuple[ComputeOverride, ...]:
     """Return the overrides with this target, in their order."""
     return tuple(
@@ -45,7 +45,7 @@ def select_for_target(
 
 
 def select_active_for(
-    overrides: Iterable[ComputeOverride], kind: OverrideTargetKind, key: ObjectKey, now: datetime
+    overrides: Iterable[ComputeOverride], kind: OverrideKind, key: ObjectKey, now: datetime
 ) -> tuple[ComputeOverride, ...]:
     """Return the overrides of this target that have not ended, the oldest first."""
     return select_for_target(select_active(overrides, now), kind, key)
