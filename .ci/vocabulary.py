@@ -40,6 +40,13 @@ IDIOM = re.compile(
 NOT_A_VERB = re.compile(
     r"(The|A|An|Whether|What|How|Why|Those|Of|Its|As|From|By|Where|When|One|All|Every|Who|In|For|To|With)\b"
 )
+PRIVATE_PHRASE = re.compile(
+    r"\bcarr(?:y|ies|ied|ying) (?:\w+ )?out\b|\bin force\b|\bof which it\b|\babout which\b|"
+    r"\b(?:after|at least|at most|by|for|of|out of|with) so (?:long|many|much|often)\b|"
+    r"(?:^|\. )Those (?:by|of|that|which|with|without)\b",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""Execute, active, 'after this time', and a noun as the subject say it in the words of the glossary."""
 
 Offences = dict[str, list[str]]  # by key of the limits: where, and what
 
@@ -70,6 +77,19 @@ def _check_module(path: pathlib.Path, tree: ast.Module, offences: Offences) -> N
                 offences[f"docstring without verb: {name}"].append(
                     f"{name}:{node.lineno}: begin with a verb: {first_line!r}"
                 )
+
+
+def _check_phrases(path: pathlib.Path, texts: Iterator[tuple[int, str]], offences: Offences) -> None:
+    name = str(path.relative_to(ROOT))
+    for line, text in texts:
+        for phrase in PRIVATE_PHRASE.findall(text):
+            offences[f"private phrase: {name}"].append(f"{name}:{line}: {phrase.strip()!r}")
+
+
+def _strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
 
 
 def _check_classes(trees: Mapping[pathlib.Path, ast.Module], offences: Offences) -> None:
@@ -118,11 +138,15 @@ def measure() -> tuple[dict[str, float], Offences]:
         trees = {path: ast.parse(path.read_text()) for path in paths}
         for path, tree in trees.items():
             _check_module(path, tree, offences)
+            _check_phrases(path, _strings(tree), offences)
         _check_classes(trees, offences)
         _check_modules(paths, offences)
         figures[f"functions with a one-word name: {root}"] = _count_one_word(trees)
     for folder, patterns in FOLDERS.items():
-        figures[f"idioms per 1,000 words: {folder}"] = _idiom_rate(_tracked(*patterns))
+        pages = _tracked(*patterns)
+        figures[f"idioms per 1,000 words: {folder}"] = _idiom_rate(pages)
+        for page in pages:
+            _check_phrases(page, iter(enumerate(page.read_text().splitlines(), start=1)), offences)
     return figures | {key: float(len(lines)) for key, lines in offences.items()}, offences
 
 

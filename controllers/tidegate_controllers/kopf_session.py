@@ -159,7 +159,7 @@ class _BodyProxy:
 
 
 class EmptyBody(_BodyProxy):
-    """A body of which nothing is shown."""
+    """A body that is never shown."""
 
     async def read(self, _size: int = -1) -> bytes:
         """Give nothing."""
@@ -274,7 +274,7 @@ class KopfLogin:
         self._failures = 0
 
     async def open_session(self, **kwargs: Any) -> kopf.AiohttpSession | None:
-        """Open a session; None where there are no credentials. Those that were refused are tried again, later each time."""
+        """Open a session; None without credentials. Refused credentials are tried again, with backoff."""
         info = kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
         if info is None:
             return None

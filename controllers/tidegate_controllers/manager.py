@@ -275,7 +275,7 @@ class ControllerManager:
             pools=self._pools,
             inferences=self._caches.inferences,
             decisions=self._decisions,
-            views=self._views,
+            slices_cache=self._views,
             occupancy=self._parts.occupancy,
             placements=self._placements,
             spares=self._spares,

@@ -42,14 +42,14 @@ class _SliceLabels:
 class Ownership:
     """Decides whether pods and workloads belong to the Inference, or to the pool of shared spares, that their labels name.
 
-    Anyone who may create a pod may set its labels, and its owner references just as well. So each object on the
-    way from the pod to the Inference must exist and say the same.
+    Anyone who may create a pod may set its labels and its owner references. So each object on the
+    way from the pod to the Inference must exist and agree with the pod's labels.
 
     ReplicaSets are not watched: there are three for each Deployment, and their statuses change with every pod.
     The name of a ReplicaSet is its Deployment's with the hash that its pods carry, and Kubernetes removes pods whose
     owner does not exist.
 
-    A pod that was an Inference's stays so until it is deleted: pods outlive their workload, and keep their slices.
+    A pod that belonged to an Inference belongs to it until it is deleted: pods outlive their workload, and keep their slices.
     """
 
     def __init__(self, stores: Stores) -> None:
@@ -72,7 +72,7 @@ class Ownership:
         self._pools.subscribe(self._recheck_spares)
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber` with each pod that turns out to be an Inference's after `owns_pod` has denied it."""
+        """Call `subscriber` with each pod that belongs to an Inference although `owns_pod` has returned False for it before."""
         self._subscribers.append(subscriber)
 
     def owns_pod(self, body: Manifest) -> bool:
@@ -143,7 +143,7 @@ class Ownership:
     ) -> bool:
         """Return whether the workload's template grants the slices that a pod claims.
 
-        So must the Inference's spec, if it names the same pool.
+        The Inference's spec must grant them as well, if it names the same pool.
         """
         if template is None or claimed.pool != template.pool or claimed.slices > template.slices:
             return False
@@ -216,7 +216,7 @@ class Ownership:
                 self.owns_pod(body)
 
     def _recheck_refused(self, inference: ObjectKey) -> None:
-        """Check refused pods again after their Inference or a workload of it was added or changed."""
+        """Check refused pods again after their Inference, or one of its workloads, was added or changed."""
         if not self._refused:
             return
         name = to_label_value(inference.name)
@@ -226,7 +226,7 @@ class Ownership:
 
 
 def _has_our_name(deployment: Manifest, inference: str) -> bool:
-    """Return whether a Deployment has the name of an Inference's only one, or of the one in its pool."""
+    """Return whether a Deployment has the name of an Inference's only Deployment, or of its Deployment in a pool."""
     pool = labels_of(deployment["spec"]["template"]).get(POOL_LABEL, "")
     names = (make_child_name("inf", inference), make_pool_deployment_name(inference, pool))
     return deployment["metadata"]["name"] in names

@@ -16,9 +16,9 @@ from tidegate.xds.report import ProgrammedReport, ReportedProxy, ReportedRefusal
 from tidegate_dataplane.contract.answers import make_bounded_session, read_body
 
 _PERIOD_S: Final = 0.25
-"""A ModelAccess becomes Programmed at most this long after its last proxy acknowledged it."""
+"""Pause between two polls: about the delay from the last proxy's ACK to Programmed. A poll itself may take up to 2 s."""
 _MAX_SILENT_ROUNDS: Final = 12
-"""Rounds in a row without any response, at least 3 s, until the last reports are dropped."""
+"""Rounds in a row without any response, at least 3 s, until the state of the proxies counts as unknown."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=2)
 _PATH: Final = "/v2/programmed"
 _MAX_REPORT_BYTES: Final = 64 << 20
@@ -39,7 +39,7 @@ class ProxyReports:
         self._reports: dict[str, ProgrammedReport] = {}
         self._etags: dict[str, str] = {}
         self._silent_rounds = 0
-        self._states: tuple[ReportedProxy, ...] | None = None
+        self._proxies: tuple[ReportedProxy, ...] | None = None
         self._refusals: Mapping[str, frozenset[ReportedRefusal]] = {}
         self._subscribers: defaultdict[HostKind, list[Callable[[ObjectKey], None]]] = defaultdict(list)
 
@@ -47,16 +47,19 @@ class ProxyReports:
         """Call `subscriber` with the key of every object of `kind` for which a proxy's report changes."""
         self._subscribers[kind].append(subscriber)
 
-    def view_object(self, host: HostKey, uid: str) -> tuple[ProxyView, ...] | None:
-        """Return what every connected proxy runs of the object with this `uid`; None while no xDS server responds."""
-        if self._states is None:
-            return None
-        name = str(host)
-        return tuple(_make_view(state, name, uid) for state in self._states)
+    def view_object(self, key: HostKey, uid: str) -> tuple[ProxyView, ...] | None:
+        """Return the generation of the object with this `uid` that each connected proxy has accepted, and whether it has endpoints.
 
-    def list_refusals(self, host: HostKey, uid: str) -> tuple[ReportedRefusal, ...]:
-        """Return why an xDS server refuses all or some callers of the object with this `uid`."""
-        refused = self._refusals.get(str(host), frozenset())
+        None while no xDS server responds.
+        """
+        if self._proxies is None:
+            return None
+        name = str(key)
+        return tuple(_make_view(proxy, name, uid) for proxy in self._proxies)
+
+    def list_refusals(self, key: HostKey, uid: str) -> tuple[ReportedRefusal, ...]:
+        """Return why the gateways admit no callers, or only some, of the object with this `uid`, as the xDS servers report it."""
+        refused = self._refusals.get(str(key), frozenset())
         return tuple(
             sorted(
                 (refusal for refusal in refused if refusal.uid == uid),
@@ -80,19 +83,20 @@ class ProxyReports:
         """Take each server's report, None for one that did not respond.
 
         A silent server's last report counts for as long as its pod exists and another server responds: its proxies still
-        run, and without them the others would look like all. All servers may be silent for a moment, as in an upgrade.
+        run, and without them an object could look programmed everywhere when it is not. If all servers are silent, as
+        during an upgrade, the last view stays for _MAX_SILENT_ROUNDS rounds.
         """
         latest = {address: answer or self._reports.get(address) for address, answer in answers.items()}
         self._reports = {address: report for address, report in latest.items() if report is not None}
         self._etags = {address: tag for address, tag in self._etags.items() if address in self._reports}
-        before = self._states
+        before = self._proxies
         self._take_refusals()
         self._silent_rounds = 0 if any(answers.values()) else self._silent_rounds + 1
         if self._silent_rounds == 0:
-            self._states = merge_proxies(tuple(self._reports.values()))
+            self._proxies = merge_proxies(tuple(self._reports.values()))
         elif self._silent_rounds >= _MAX_SILENT_ROUNDS:
-            self._states = None
-        self._notify_subscribers(_find_changed(before or (), self._states or ()))
+            self._proxies = None
+        self._notify_subscribers(_find_changed(before or (), self._proxies or ()))
 
     def _take_refusals(self) -> None:
         before, refused = self._refusals, defaultdict[str, set[ReportedRefusal]](set)
@@ -134,9 +138,9 @@ def _make_view(proxy: ReportedProxy, name: str, uid: str) -> ProxyView:
 
 
 def _find_changed(before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) -> set[str]:
-    """Return the objects that some proxy runs or rejects differently than before.
+    """Return the objects for which a proxy's accepted generation, endpoints or NACK has changed.
 
-    Proxies with the same hosts are compared once for all of them.
+    Proxies that share one map of hosts are compared once.
     """
     old_proxies, new_proxies = ({proxy.node: proxy for proxy in proxies} for proxies in (before, after))
     compared: dict[tuple[int, int], set[str]] = {}

@@ -20,8 +20,10 @@ class ReleaseMeasurer:
     gateways: GatewayStats
     prometheus: Prometheus | None = None
 
-    async def measure_release(self, access: ModelAccess, now: datetime, pods: int) -> ReleaseMeasurements:
-        """Return the measurements of an access's release; `pods` of its target are ready."""
+    async def measure_release(
+        self, access: ModelAccess, now: datetime, ready_pods: int
+    ) -> ReleaseMeasurements:
+        """Return the measurements of a ModelAccess's release; `ready_pods` is the number of its target's ready pods."""
         if access.spec.release is None or not needs_measurements(access):
             return ReleaseMeasurements()
         stable = [target.inference for target in access.spec.stable_targets]
@@ -31,7 +33,7 @@ class ReleaseMeasurer:
             asyncio.gather(*(self._run_query(query) for query in queries)),
         )
         return ReleaseMeasurements(
-            stats.gateways, stats.silent, dict(zip(queries, answers, strict=True)), pods
+            stats.gateways, stats.silent, dict(zip(queries, answers, strict=True)), ready_pods
         )
 
     async def _run_query(self, query: str) -> float | None:

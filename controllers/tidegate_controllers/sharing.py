@@ -107,7 +107,7 @@ class GpuSharing:
         return replace(plan, actions=(*plan.actions, *self._release_strays(pool, views)))
 
     async def apply(self, pool: ComputePool, plan: SharingPlan, cluster: ClusterApi, fence: Fence) -> None:
-        """Carry out every action. One that fails is counted, and keeps no other from being carried out."""
+        """Execute every action. A failed action is counted, and does not stop the others."""
         self._metrics.count_changes(pool.metadata.name, plan.changes)
         for action in plan.actions:
             log.info("sharing_action", pool=pool.metadata.name, action=str(action))

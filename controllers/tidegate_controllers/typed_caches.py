@@ -137,11 +137,11 @@ class OverrideIndex:
         return self._parsed.list_all()
 
     def find_active(self, kind: OverrideKind, key: ObjectKey, now: datetime) -> tuple[ComputeOverride, ...]:
-        """Return the overrides of one object that are in force."""
+        """Return the active overrides of one object."""
         return select_for_target(select_active(self.list_all(), now), kind, key)
 
     def find_keys(self, kind: OverrideKind, key: ObjectKey) -> tuple[ObjectKey, ...]:
-        """Return the keys of all overrides with this target, in force or not."""
+        """Return the keys of all overrides with this target, active or ended."""
         return tuple(override.key for override in select_for_target(self.list_all(), kind, key))
 
     def _override_changed(self, key: ObjectKey) -> None:

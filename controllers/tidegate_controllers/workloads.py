@@ -85,7 +85,7 @@ def _names_queue(inference: Inference) -> bool:
 
 
 def _find_job(workload: Manifest) -> ObjectKey | None:
-    """Return the Job that a Workload is about; None if it is about another kind."""
+    """Return the Job of a Workload; None if the Workload is of another kind of object."""
     metadata = workload["metadata"]
     owners = metadata.get("ownerReferences") or ()
     names = (owner["name"] for owner in owners if owner["kind"] == kinds.JOB.kind and owner.get("controller"))

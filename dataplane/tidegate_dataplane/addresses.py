@@ -1,4 +1,4 @@
-"""Network addresses of hosts that tenants name, to which our processes may connect. Pure."""
+"""Network addresses of hosts that tenants name, to which our processes may connect. Nothing is resolved here."""
 
 import ipaddress
 
@@ -15,8 +15,8 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 def explain_refusal(text: str, *, allow_loopback: bool) -> str | None:
     """Return why a process of ours must not connect to the address `text`; None if it may.
 
-    Private ranges are allowed, because the hosts are on the administrator's list; refused are the addresses of services that
-    act with the rights of this machine or this pod.
+    Private ranges are allowed, because an administrator allows hosts by name (models.allowedHosts and the like). Refused are
+    loopback, link-local and cloud metadata addresses, where services trust this node or pod, and addresses that no host has.
     """
     try:
         address = ipaddress.ip_address(text.split("%")[0])

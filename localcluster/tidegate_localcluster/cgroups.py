@@ -71,7 +71,7 @@ class CgroupTree:
                 self._fill_cpuset(folder)
 
     def set_cpu_weight(self, name: str, processes: int) -> None:
-        """Give the existing cgroup `name` the CPU weight of so many processes outside of it.
+        """Give the existing cgroup `name` the CPU weight of this many processes outside of it.
 
         By default it has the weight of one process, however many pods it contains.
         """

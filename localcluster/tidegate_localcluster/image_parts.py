@@ -152,7 +152,7 @@ class DebianFiles:
 
     def compute_fingerprint(self, inputs: BuildInputs) -> str:
         """Hash the names and the base system, which decides the version of the package."""
-        return hash_lines([inputs.base.content_key, self.package, *self.paths])
+        return hash_lines([inputs.base.inputs_key, self.package, *self.paths])
 
     def stage(self, inputs: BuildInputs, context: Path) -> None:
         """Unpack the package and move `paths` to the same paths in the context."""

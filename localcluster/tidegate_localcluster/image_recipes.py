@@ -153,7 +153,7 @@ def stage_context(name: ImageName, inputs: BuildInputs, context: Path, *, runtim
 def _compute_digest(name: ImageName, parts: Sequence[ContextPart], inputs: BuildInputs) -> str:
     recipe = RECIPES[name]
     dockerfile = (inputs.source_root / "images" / name / "Dockerfile").read_text()
-    base = inputs.base.content_key if recipe.on_base else ""
+    base = inputs.base.inputs_key if recipe.on_base else ""
     arguments = (f"{name}={value}" for name, value in recipe.build_arguments(inputs.source_root).items())
     return hash_lines([dockerfile, base, *arguments, *(part.compute_fingerprint(inputs) for part in parts)])[
         :12

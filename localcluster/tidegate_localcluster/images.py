@@ -177,7 +177,7 @@ class ImageBuilder:
         return runtime is not None and self._buildah.has_image(runtime)
 
     def _ensure_base(self, progress: Progress) -> str:
-        reference = f"{REGISTRY}/base:{self._base.content_key}"
+        reference = f"{REGISTRY}/base:{self._base.inputs_key}"
         self._base.ensure(progress)
         if not self._buildah.has_image(reference):
             self._buildah.import_base(self._base.archive_path, reference, progress)

@@ -1,4 +1,4 @@
-"""Builds the root file system below every image: Debian with Python, by debootstrap, without a registry."""
+"""Builds the base root file system of every image: Debian with Python, by debootstrap, without a registry."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ REMOVED_PATHS = (
 
 
 class BaseSystem:
-    """The base root file system, built once into a folder below `home` that is named after its content."""
+    """The base root file system, built once into a folder below `home` that is named after its build inputs."""
 
     def __init__(self, home: Path, environment: Mapping[str, str] = os.environ) -> None:
         """Use the mirror named by TIDEGATE_DEBIAN_MIRROR, else Debian's own."""
@@ -42,31 +42,34 @@ class BaseSystem:
         self._mirror = environment.get("TIDEGATE_DEBIAN_MIRROR", DEFAULT_MIRROR)
 
     @property
-    def content_key(self) -> str:
-        """Return 12 hex digits over everything that decides the content."""
-        decisive = json.dumps([REVISION, SUITE, PACKAGES, DOWNLOADED_PACKAGES, REMOVED_PATHS])
-        return hashlib.sha256(decisive.encode()).hexdigest()[:12]
+    def inputs_key(self) -> str:
+        """Return a hash, in 12 hex digits, of suite, package lists, removed paths and REVISION.
+
+        The mirror and the versions of its packages are not part of it.
+        """
+        inputs = json.dumps([REVISION, SUITE, PACKAGES, DOWNLOADED_PACKAGES, REMOVED_PATHS])
+        return hashlib.sha256(inputs.encode()).hexdigest()[:12]
 
     @property
     def archive_path(self) -> Path:
         """Return the path of the tar of the root file system, which exists only after `ensure`."""
-        return self._parent / self.content_key / "base.tar"
+        return self._parent / self.inputs_key / "base.tar"
 
     def package_path(self, name: str) -> Path:
         """Return the path of one of DOWNLOADED_PACKAGES, which exists only after `ensure`."""
-        return self._parent / self.content_key / f"{name}.deb"
+        return self._parent / self.inputs_key / f"{name}.deb"
 
     def ensure(self, progress: Progress) -> None:
         """Build the base unless it exists; raises CommandFailedError with the mirror when it is unreachable."""
         if self.archive_path.exists():
             return
-        partial = self._parent / f"{self.content_key}.partial"
+        partial = self._parent / f"{self.inputs_key}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         root = partial / "root"
         root.mkdir(parents=True)
         self._run_debootstrap(root, progress)
-        self._download_spare_packages(root, partial, progress)
-        clear_caches(root)
+        self._download_packages(root, partial, progress)
+        remove_unneeded_files(root)
         _write_archive(root, partial / "base.tar")
         shutil.rmtree(root)
         shutil.rmtree(self.archive_path.parent, ignore_errors=True)
@@ -80,7 +83,7 @@ class BaseSystem:
             progress=progress,
         )
 
-    def _download_spare_packages(self, root: Path, target: Path, progress: Progress) -> None:
+    def _download_packages(self, root: Path, target: Path, progress: Progress) -> None:
         for name in DOWNLOADED_PACKAGES:
             run_with_progress(
                 ["chroot", root, "sh", "-c", 'cd /tmp && apt-get -q download "$1"', "sh", name],
@@ -91,7 +94,7 @@ class BaseSystem:
             archive.rename(target / f"{name}.deb")
 
 
-def clear_caches(root: Path) -> None:
+def remove_unneeded_files(root: Path) -> None:
     """Remove what no container needs: caches, documentation, translations, the host's resolver."""
     for name in REMOVED_PATHS:
         path = root / name

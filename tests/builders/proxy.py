@@ -107,7 +107,7 @@ class DiscoveryClient(ABC, Generic[RequestT]):
     def wait(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds
-        self.inbox.extend(self.stream.on_time(self.now))
+        self.inbox.extend(self.stream.on_timer(self.now))
 
     def settle(self) -> list[DiscoveryResponse]:
         """Let everything on the way arrive, until nothing is; return what the client received."""

@@ -53,7 +53,7 @@ async def served(ledger: AckLedger) -> AsyncIterator[tuple[str, Counter[int]]]:
 
 async def test_controllers_are_told_once_of_each_change(ledger: AckLedger) -> None:
     ledger.record_progress(
-        1, StreamProgress("gateway-1", FIRST, None, warm=False, running=RunningState(FIRST))
+        1, StreamProgress("gateway-1", FIRST, None, resumed=False, running=RunningState(FIRST))
     )
     async with served(ledger) as (address, statuses):
         proxies = ProxyReports(lambda: [address])
@@ -64,7 +64,7 @@ async def test_controllers_are_told_once_of_each_change(ledger: AckLedger) -> No
             assert proxies.view_object(CTR_HOST, "uid") == (ProxyView("gateway-1", 1),)
 
             ledger.record_progress(
-                1, StreamProgress("gateway-1", SECOND, None, warm=False, running=RunningState(SECOND))
+                1, StreamProgress("gateway-1", SECOND, None, resumed=False, running=RunningState(SECOND))
             )
             await eventually(
                 lambda: proxies.view_object(CTR_HOST, "uid") == (ProxyView("gateway-1", 2),),

@@ -219,7 +219,7 @@ def test_nothing_moves_in_a_freeze_window_and_what_waited_moves_after_it(
     allocated.model("batch", 0, 4, tier="offline")
     said = allocated.pools.says(allocated.pool, Reason.NOTHING_TO_MOVE, "Allocated")
     assert said.startswith("frozen until ")
-    assert "by spec.policy.freeze[0]: everybody keeps what they have" in said
+    assert "by spec.policy.freeze[0]: every Inference keeps its slices" in said
     looks_again(controllers, allocated.pool)
     assert allocated.pools.status(allocated.pool)["mode"] == "Hold"
 

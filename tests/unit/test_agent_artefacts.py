@@ -428,7 +428,7 @@ class TestCompiled:
         reason, message = await refused(models, staging, format=ModelFormat.TENSORRT)
 
         assert reason is FailureReason.ARTEFACT_NOT_FOUND
-        assert "of format TensorRT lies at <uri>/<version>/model.plan" in message
+        assert "of format TensorRT must be at <uri>/<version>/model.plan" in message
 
 
 def publish_archive(folder: Path, *names: str) -> Path:

@@ -40,9 +40,9 @@ WRONG = [
     (answered(3, 1, STOP_OFF, a_move(MoveAction.START, 1)), "takes 5 slices of gpu-a, where there are 4"),
     (answered(3, 1, STOP_OFF), "its moves lead ads/ctr to 2 replicas in gpu-a, not 3"),
     (answered(3, 1), "its moves lead ads/ctr to 2 replicas in gpu-a, not 3"),
-    (answered(2, 0, a_move(MoveAction.STOP, 3, "off")), "cannot be carried out"),
-    (answered(2, 2, a_move(MoveAction.PROMOTE, 1)), "cannot be carried out"),
-    (answered(2, 2, a_move(MoveAction.START, 0)), "cannot be carried out"),
+    (answered(2, 0, a_move(MoveAction.STOP, 3, "off")), "cannot be executed"),
+    (answered(2, 2, a_move(MoveAction.PROMOTE, 1)), "cannot be executed"),
+    (answered(2, 2, a_move(MoveAction.START, 0)), "cannot be executed"),
     (answered(2, 2, a_move(MoveAction.START, 1, pool="b")), "is of nobody who was asked about"),
     (
         answered(2, 1, a_move(MoveAction.STOP, 1), STOP_OFF, a_move(MoveAction.START, 1, wave=1)),
@@ -50,7 +50,7 @@ WRONG = [
     ),
     (
         answered(2, 1, a_move(MoveAction.STOP, 1, "off", wave=1), a_move(MoveAction.START, 1)),
-        "cannot be carried out",
+        "cannot be executed",
     ),
     (answered(-1, 2), "it gives ads/ctr -1 replicas in gpu-a"),
     (replace(answered(2, 2), replicas=()), "does not place exactly"),

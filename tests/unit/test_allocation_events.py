@@ -227,7 +227,7 @@ async def test_a_shorter_load_time_does_not_put_an_event_off_that_is_near() -> N
         get_plan=lambda _: None,
     )
     observer = PoolObserver(
-        pools=caches, inferences=caches, decisions=caches, views=caches, occupancy=caches, placements=caches,
+        pools=caches, inferences=caches, decisions=caches, slices_cache=caches, occupancy=caches, placements=caches,
         spares=caches, overrides=caches, clock=clock,
     )  # fmt: skip
     pool = a_compute_pool(policy={"events": [SALE]})

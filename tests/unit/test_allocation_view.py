@@ -53,7 +53,7 @@ def override(**what: object) -> ComputeOverride:
 
 def test_slices_that_somebody_leaves_are_not_there_and_ready_pods_on_a_cordoned_node_are() -> None:
     assert pool_of(observed(slices=(4, 4), departing_slices=3)).slices == 5
-    assert pool_of(observed(slices=(4,), faulty_node_slices=2)).slices == 6
+    assert pool_of(observed(slices=(4,), unhealthy_node_slices=2)).slices == 6
 
 
 def test_pods_are_counted_by_phase() -> None:

@@ -133,7 +133,7 @@ def test_the_newest_decision_counts_also_where_a_clock_was_set_back() -> None:
     made = AllocationDecision.parse(body)
     both = sort_newest_first([ahead, made])
     assert both[0].metadata.name == made.metadata.name
-    assert observed(decisions=both, policy={"mode": "Auto"}).standing_decision is both[0]
+    assert observed(decisions=both, policy={"mode": "Auto"}).current_decision is both[0]
     assert decided(evening(decisions=both, policy={"mode": "Auto"})) is None
 
 

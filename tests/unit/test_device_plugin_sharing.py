@@ -153,7 +153,7 @@ def test_a_change_of_the_slices_size_says_which_of_them_are_still_in_use() -> No
     pod = pod_on("gpu-0", pool="gpu-a", cpu="2", memory="8Gi")
     smaller = gpu_pool(slice={"cpu": None, "mps": {**MPS, "slicesPerGPU": 8}})
     said = find_condition(planned(smaller, gpu_node(), pods=(pod,)), "SharingConfigured")
-    assert "1 slices of it are in use" in said["message"]
+    assert "1 of its slices are assigned" in said["message"]
 
 
 def test_a_pod_gets_one_device_one_user_and_its_tiers_priority() -> None:

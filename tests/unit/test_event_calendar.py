@@ -365,6 +365,6 @@ def test_the_pool_says_what_no_event_counts_for() -> None:
     assert wrong == Verdict(
         False,
         Reason.EVENT_INVALID,
-        "sale-20h ignores ads/cvr: spec.policy.events[0].inferences[0] is no realtime Inference of the pool with "
+        "sale-20h ignores ads/cvr: spec.policy.events[0].inferences[0] is not a real-time Inference of the pool with "
         "spec.scaling; no event is near; next is sale-20h at 2026-01-15T20:00:00Z, 3 x",
     )

@@ -28,7 +28,7 @@ from tidegate_localcluster.image_recipes import (
 )
 from tidegate_localcluster.images import KEPT_ARCHIVES, ImageBuilder
 from tidegate_localcluster.progress import Progress
-from tidegate_localcluster.rootfs import BaseSystem, clear_caches
+from tidegate_localcluster.rootfs import BaseSystem, remove_unneeded_files
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -324,7 +324,7 @@ def test_a_base_system_is_cleared_of_what_no_container_needs(tmp_path: Path) -> 
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    clear_caches(tmp_path)
+    remove_unneeded_files(tmp_path)
     left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["bin/sh", "usr/share/doc/p/copyright"]
 

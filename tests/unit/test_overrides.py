@@ -52,8 +52,23 @@ def test_one_in_force_says_what_it_does_whose_it_is_and_looks_again_at_its_end()
 
 def test_at_its_end_it_has_ended() -> None:
     plan = planned(a_compute_override(pin={"replicas": 6}), NOON + timedelta(hours=12))
-    assert ready(plan)[0] == Reason.OVERRIDE_EXPIRED
+    assert ready(plan) == (
+        Reason.OVERRIDE_EXPIRED,
+        "it ended at 2026-01-02T00:00:00Z: delete it, or set a later spec.expiresAt, which extends it until "
+        "2026-01-08T00:00:00Z at most",
+    )
     assert plan.requeue_after is None
+
+
+def test_after_seven_days_the_way_out_is_another_override_and_not_a_later_end() -> None:
+    override = a_compute_override(expiresAt="2027-01-01T00:00:00Z", pin={"replicas": 6})
+    assert "pins 6 replicas until 2026-01-08T00:00:00Z" in ready(planned(override))[1], "as it will end"
+    reason, message = ready(planned(override, datetime(2026, 1, 8, tzinfo=UTC)))
+    assert reason == Reason.OVERRIDE_EXPIRED
+    assert message.startswith(
+        "it ended at 2026-01-08T00:00:00Z, and an override lasts at most 7 days: delete it,"
+    )
+    assert "expiresAt" not in message
 
 
 def test_an_inference_looks_again_when_its_first_override_ends() -> None:

@@ -170,6 +170,7 @@ def test_an_output_without_a_row_for_each_row_is_not_joined() -> None:
     for _ in range(TRIALS):
         assert answers_of(joiner, [request(1), request(1, start=5)]) == [[10], [26]]
     assert joiner.find_limit() is JoinLimit.ALONE
+    assert joiner.read_counters()["join_mismatches_total", "rows"] == 0, "nothing was compared"
 
 
 def test_padding_that_costs_more_than_an_execution_is_not_done() -> None:

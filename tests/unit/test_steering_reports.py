@@ -106,7 +106,7 @@ def test_history_has_the_newest_first_and_says_what_came_of_each() -> None:
             "NodeLost",
             "ads/m0 0->1, ads/m1 0->1, ads/m2 0->1 and 2 more",
             "capacity of cpu-a: 4 slices",
-            "carried out at 2026-01-01T12:00:09Z, slices free after 2.5 s",
+            "executed at 2026-01-01T12:00:09Z, slices free after 2.5 s",
         ],
         [
             "2026-01-01T11:55:00Z",

@@ -41,9 +41,9 @@ def a_host(generation: int, *, answers: bool = True) -> ReportedHost:
 
 
 def progress(
-    acked: Snapshot | None, node: str = "gateway-1", *, nack: str | None = None, warm: bool = False
+    acked: Snapshot | None, node: str = "gateway-1", *, nack: str | None = None, resumed: bool = False
 ) -> StreamProgress:
-    return StreamProgress(node, acked, nack, warm, None if acked is None else RunningState(acked))
+    return StreamProgress(node, acked, nack, resumed, None if acked is None else RunningState(acked))
 
 
 def test_without_proxies_nothing_is_programmed(ledger: AckLedger) -> None:
@@ -91,14 +91,14 @@ def test_the_end_of_an_older_stream_does_not_end_the_newer(ledger: AckLedger) ->
 def test_a_proxy_that_comes_back_with_what_it_had_still_runs_it(ledger: AckLedger) -> None:
     ledger.record_progress(1, progress(SECOND))
     ledger.record_closed(1, "gateway-1")
-    ledger.record_progress(2, progress(None, warm=True))
+    ledger.record_progress(2, progress(None, resumed=True))
     assert ledger.is_programmed(CTR, 2)
 
 
 def test_a_proxy_that_restarted_runs_nothing(ledger: AckLedger) -> None:
     ledger.record_progress(1, progress(SECOND))
     ledger.record_closed(1, "gateway-1")
-    ledger.record_progress(2, progress(None, warm=False))
+    ledger.record_progress(2, progress(None, resumed=False))
     assert not ledger.is_programmed(CTR, 2)
 
 
@@ -138,7 +138,7 @@ def test_what_many_proxies_run_alike_is_reported_once(ledger: AckLedger, refuses
     for number in range(20):
         running = RunningState(SECOND, {CTR: FIRST.hosts[CTR]}) if refuses else RunningState(FIRST)
         ledger.record_progress(
-            number, StreamProgress(f"gateway-{number}", FIRST, None, warm=False, running=running)
+            number, StreamProgress(f"gateway-{number}", FIRST, None, resumed=False, running=running)
         )
     text = to_json(ledger.build_report())
     assert text.count("access/ads/ctr") == 1

@@ -26,7 +26,7 @@ from tidegate.xds.inspection import SyncState
 from tidegate.xds.messages import DeltaRequest, DiscoveryResponse
 from tidegate.xds.protocols import DeltaStream
 from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource
-from tidegate.xds.stream import GATE_TIMEOUT_S
+from tidegate.xds.stream import MAKE_TIMEOUT_S
 
 OLD = a_snapshot({"old": 1}, routes_to=["old"])
 NEW = a_snapshot({"new": 1}, routes_to=["new"])
@@ -408,7 +408,7 @@ def test_a_refused_route_holds_up_itself_and_nothing_else() -> None:
     assert set(proxy.clusters) == {"fourth"}
     assert (runs(proxy), runs(proxy, "other")) == (5, 5)
     assert (proxy.stream.progress.acked, proxy.stream.progress.rejected) == (mended, {})
-    assert proxy.stream.counters.gate_misses == 0
+    assert proxy.stream.counters.make_timeouts == 0
 
 
 def test_an_access_that_is_refused_from_the_start_is_the_only_one_that_is_missing() -> None:
@@ -442,7 +442,7 @@ def test_endpoints_of_a_target_that_a_refused_route_still_uses_are_not_taken_awa
 
 
 def test_silence_holds_up_the_routes_for_the_gates_time_and_is_counted() -> None:
-    proxy = a_settled_proxy(gate_timeout_s=10)
+    proxy = a_settled_proxy(make_timeout_s=10)
     proxy.set(NEW)
     proxy.inbox.clear()  # The proxy never answers.
     assert proxy.stream.wake_at == 10
@@ -450,18 +450,18 @@ def test_silence_holds_up_the_routes_for_the_gates_time_and_is_counted() -> None
     assert not proxy.inbox
     proxy.wait(0.1)
     assert kinds(list(proxy.inbox)) == [SCOPE]
-    assert proxy.stream.counters.gate_misses == 1
+    assert proxy.stream.counters.make_timeouts == 1
     assert proxy.stream.wake_at is None
 
 
 def test_an_answer_in_time_is_no_miss() -> None:
-    proxy = a_settled_proxy(gate_timeout_s=10)
+    proxy = a_settled_proxy(make_timeout_s=10)
     proxy.set(NEW)
     proxy.wait(9.9)
     proxy.settle()
     proxy.wait(100)
     assert proxy.routes_to == ("new",)
-    assert proxy.stream.counters.gate_misses == 0
+    assert proxy.stream.counters.make_timeouts == 0
 
 
 def test_where_no_route_waits_silence_is_not_measured() -> None:
@@ -472,7 +472,7 @@ def test_where_no_route_waits_silence_is_not_measured() -> None:
 
 def test_silence_sends_no_route_to_a_cluster_that_was_never_sent() -> None:
     """It would be refused, and what comes with it."""
-    proxy = a_settled_proxy(gate_timeout_s=10)
+    proxy = a_settled_proxy(make_timeout_s=10)
     proxy.set(a_snapshot({"old": 1, "new": 1}, routes_to=["new"]))
     proxy.inbox.clear()  # The proxy never answers, so no more clusters can be sent.
     last = a_snapshot({"old": 1, "new": 1, "newer": 1}, routes_to=["new"], others={"other": ["newer"]})
@@ -480,7 +480,7 @@ def test_silence_sends_no_route_to_a_cluster_that_was_never_sent() -> None:
     proxy.wait(10)
     (response,) = proxy.inbox
     assert names(response) == {CTR}
-    assert proxy.stream.counters.gate_misses == 1
+    assert proxy.stream.counters.make_timeouts == 1
 
 
 def test_a_cluster_that_changes_before_its_endpoints_went_out_gets_those_that_it_waits_for() -> None:
@@ -598,7 +598,7 @@ def test_no_order_of_events_leads_a_route_to_what_the_proxy_lacks(steps: list[Sn
     assert proxy.routes_to == ("old",)
     assert proxy.clusters == {"old": "c1"}
     assert not proxy.warming
-    assert proxy.stream.counters.gate_misses == 0
+    assert proxy.stream.counters.make_timeouts == 0
 
 
 @st.composite
@@ -643,7 +643,7 @@ def test_in_any_order_of_events_a_refusal_holds_up_what_leads_to_it_and_nothing_
     proxy.settle()
 
     assert not proxy.warming
-    assert proxy.stream.counters.gate_misses == 0
+    assert proxy.stream.counters.make_timeouts == 0
     there = last.resources[CLUSTER]
     good = {name: one.version for name, one in there.items() if one.version != "c3"}
     assert good.items() <= proxy.clusters.items()
@@ -732,13 +732,13 @@ def test_in_any_order_of_events_no_cluster_is_left_waiting_for_its_endpoints(
         elif step == "proxy" and proxy.inbox:
             proxy.client_takes()
     proxy.settle()
-    proxy.wait(GATE_TIMEOUT_S)
+    proxy.wait(MAKE_TIMEOUT_S)
     proxy.settle()
 
     assert not proxy.warming
     assert proxy.clusters == {name: one.version for name, one in last.resources[CLUSTER].items()}
     assert proxy.endpoints == last.resources[ENDPOINT]
-    assert proxy.stream.counters.gate_misses == 0
+    assert proxy.stream.counters.make_timeouts == 0
     assert proxy.stream.progress.acked is last
     assert set(proxy.stream.sync_states().values()) == {SyncState.SYNCED}
     assert all(one.version for response in proxy.received for one in response.resources)

@@ -64,17 +64,17 @@ class DecisionExecutor:
                 self._cleared[member.key] = member.inference.metadata.uid
 
     async def abandon_decision(self, observed: AllocationObserved, reason: str) -> None:
-        """End a decision that is being executed when nothing may be executed any more."""
+        """End a decision in execution, because the pool's decisions may not be executed any more."""
         decision = _find_unfinished(observed)
         if decision is not None:
             await self._write_allocations(revert_targets(observed), decision)
             await self._end_decision(decision, make_failed_outcome(observed, decision, reason))
 
     async def write_decision(self, observed: AllocationObserved, body: Manifest) -> None:
-        """Write a new decision, and end and delete those that it replaces."""
+        """Write a new decision, end the decision that it replaces, and delete the expired ones."""
         name = body["metadata"]["name"]
         add_attributes({DECISION: name})
-        # 1. End the decision that is being executed first: at no time may two of them be unfinished.
+        # 1. End the decision in execution first: at no time may two decisions be unfinished.
         superseded = _find_unfinished(observed)
         if superseded is not None:
             reason = f"superseded by {name} before it was complete"
@@ -92,15 +92,15 @@ class DecisionExecutor:
             _forget_deleted(self._decision_store, expired.key)
 
     async def execute_decision(self, observed: AllocationObserved) -> None:
-        """Take the next step of the standing decision, and end it after its last one."""
-        standing = observed.standing_decision
-        if standing is None or not standing.should_execute:
+        """Take the next step of the current decision, and end it after its last one."""
+        current = observed.current_decision
+        if current is None or not current.should_execute:
             return
-        step = plan_next_step(observed, standing, self._reclaimed.get(standing.metadata.name))
-        await self._write_allocations(step.writes, standing)
-        self._record_reclaims(standing, step)
+        step = plan_next_step(observed, current, self._reclaimed.get(current.metadata.name))
+        await self._write_allocations(step.writes, current)
+        self._record_reclaims(current, step)
         if step.outcome is not None:
-            await self._end_decision(standing, step.outcome)
+            await self._end_decision(current, step.outcome)
 
     def _count_decision(self, observed: AllocationObserved, decision: AllocationDecision) -> None:
         mode, spec = decision.spec.mode.value, decision.spec
@@ -126,7 +126,7 @@ class DecisionExecutor:
     async def _write_allocations(
         self, targets: Mapping[ObjectKey, TargetReplicas], decision: AllocationDecision
     ) -> None:
-        """Write what one step of a decision changes, some statuses at a time, since there may be a thousand."""
+        """Write the statuses that one step of a decision changes, some at a time, since there may be a thousand."""
         waiting = iter(targets.items())
 
         async def write() -> None:
@@ -153,7 +153,7 @@ class DecisionExecutor:
     ) -> None:
         """Write the allocation of one Inference.
 
-        That of one pool beside others is a part of the object, so that these writes wait for each other.
+        With several pools, each allocation is a part of one status, so these writes wait for each other.
         """
         name = decision.metadata.name
         try:

@@ -31,43 +31,43 @@ from tidegate_controllers.typed_caches import OverrideIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolObserver:
-    """The caches of pools, their slices, their claims and their decisions."""
+    """Reads one pool's slices, Inferences, decisions and overrides from the caches, for the allocator."""
 
     pools: TypedCache[ComputePool]
     inferences: TypedCache[Inference]
     decisions: TypedCache[AllocationDecision]
-    views: PoolSlicesCache
+    slices_cache: PoolSlicesCache
     occupancy: NodeOccupancy
     placements: Placements
     spares: SharedSpares
     overrides: OverrideIndex
     clock: Clock
-    _leads: dict[ObjectKey, timedelta] = field(default_factory=dict[ObjectKey, timedelta], init=False)
-    """How early events came near when a pool was last observed."""
+    _event_leads: dict[ObjectKey, timedelta] = field(default_factory=dict[ObjectKey, timedelta], init=False)
+    """How long before its start an event counted as near when each pool was last observed."""
 
     def observe_pool(self, pool: ComputePool) -> AllocationObserved:
-        """Return the pool as the caches have it now, without signals and corrections."""
+        """Return the pool as the caches have it now, without what the solver adds: signals, corrections, forecasts, event demands, price and mixes."""
         name = pool.metadata.name
-        slices = self.views.get_slices(pool)
+        slices = self.slices_cache.get_slices(pool)
         healthy = slices.healthy_nodes
         members: list[PoolMember] = []
-        serving_elsewhere = leaving = reserved = 0
+        ready_on_unhealthy = departing = reserved = 0
         for claim in self.placements.list_claims(name):
             if claim.key == SPARES_CLAIM:
                 reserved = claim.assigned
                 continue
             inference = self.inferences.get(claim.key)
             if inference is None or not _asks_for_pool(inference, name):
-                leaving += claim.count_slices(0, healthy)
+                departing += claim.count_slices(0, healthy)
                 continue
             unhealthy = [share for node, share in claim.nodes.items() if node not in healthy]
-            serving_elsewhere += sum(share.ready for share in unhealthy)
+            ready_on_unhealthy += sum(share.ready for share in unhealthy)
             lost = sum(share.not_ready for share in unhealthy)
             narrowed = inference.narrow_to_pool(name)
-            excluded = self._find_exclusion(narrowed, claim, name)
+            exclusion_reason = self._find_exclusion_reason(narrowed, claim, name)
             refusal = refuse_claim(pool, slices, claim)
-            refused = refusal.message if refusal is not None else ""
-            member = PoolMember(narrowed, claim, claim.ready, excluded, refused, lost)
+            refusal_message = refusal.message if refusal is not None else ""
+            member = PoolMember(narrowed, claim, claim.ready, exclusion_reason, refusal_message, lost)
             members.append(self._add_other_pools(member, inference, name))
         now = self.clock.now()
         calendar = self._read_calendar(pool, members, now)
@@ -78,8 +78,8 @@ class PoolObserver:
             calendar=calendar,
             slices=slices,
             members=tuple(members),
-            departing_slices=leaving,
-            faulty_node_slices=serving_elsewhere,
+            departing_slices=departing,
+            unhealthy_node_slices=ready_on_unhealthy,
             spare_slices=reserved,
             live_spares=self.spares.list_live(pool.key),
             spare_plan=self.spares.get_plan(pool.key) or PoolSparePlan(),
@@ -88,7 +88,10 @@ class PoolObserver:
         )
 
     def _add_other_pools(self, member: PoolMember, inference: Inference, pool: str) -> PoolMember:
-        """Return the member with what it has in other pools, if their allocators decide about it too."""
+        """Return the member with its replicas and free slices in the other pools of spec.placement.pools.
+
+        Return it unchanged if it has one pool or no spec.scaling.
+        """
         placement, capacity = inference.spec.placement, inference.spec.capacity
         if not member.has_several_pools or placement is None or inference.spec.scaling is None:
             return member
@@ -98,17 +101,19 @@ class PoolObserver:
             claim = self.placements.find_claim(inference.key, share.name)
             if share.name == pool or claim is None:
                 continue
-            placed = PoolMember(inference.narrow_to_pool(share.name), claim, claim.ready)
-            allocation = placed.inference.status.allocation
-            decided = placed.assigned_replicas if allocation is None else allocation.replicas
-            per_s = float(capacity.requests_per_second) if capacity is not None else 0.0
+            other_member = PoolMember(inference.narrow_to_pool(share.name), claim, claim.ready)
+            allocation = other_member.inference.status.allocation
+            decided = other_member.assigned_replicas if allocation is None else allocation.replicas
+            requests_per_s = float(capacity.requests_per_second) if capacity is not None else 0.0
             free = self.placements.count_room(inference, share)
             pools.append(
                 OtherPool(
-                    replicas=count_reliable(decided, placed.serving_pods, placed.assigned_replicas + free),
-                    ready=placed.serving_pods,
-                    room=free if self._executes(share.name) else 0,
-                    capacity_per_s=per_s * share.relative_capacity,
+                    replicas=count_reliable(
+                        decided, other_member.serving_pods, other_member.assigned_replicas + free
+                    ),
+                    ready=other_member.serving_pods,
+                    room=free if self._executes_decisions(share.name) else 0,
+                    capacity_per_s=requests_per_s * share.relative_capacity,
                     is_before=index < names.index(pool),
                     name=share.name,
                 )
@@ -118,14 +123,19 @@ class PoolObserver:
     def observe_group(self, observed: AllocationObserved) -> tuple[AllocationObserved, ...]:
         """Return the other pools that Inferences connect a pool with, also by way of others; none if they are too many.
 
-        Pools whose decisions are not carried out are left out, and so are those that only they connect.
+        Pools whose decisions are not executed are left out, and so are those that only they connect.
         """
         neighbours: dict[str, AllocationObserved] = {}
         waiting = [observed]
         while waiting:
             for name in list_neighbours(waiting.pop()):
                 pool = self.pools.get(ObjectKey("", name))
-                if name in neighbours or name == observed.name or pool is None or not self._executes(name):
+                if (
+                    name in neighbours
+                    or name == observed.name
+                    or pool is None
+                    or not self._executes_decisions(name)
+                ):
                     continue
                 if len(neighbours) + 1 == MAX_POOLS:
                     return ()
@@ -133,28 +143,28 @@ class PoolObserver:
                 waiting.append(neighbours[name])
         return tuple(neighbours[name] for name in sorted(neighbours))
 
-    def _executes(self, name: str) -> bool:
-        """Return whether the allocator of a pool carries out what it decides, so that its room is used."""
+    def _executes_decisions(self, name: str) -> bool:
+        """Return whether a pool is in mode Auto: only then are its free slices assigned."""
         pool = self.pools.get(ObjectKey("", name))
         return pool is not None and pool.spec.policy.mode is PolicyMode.AUTO
 
-    def _find_exclusion(self, inference: Inference, claim: PoolClaim, pool: str) -> str:
+    def _find_exclusion_reason(self, inference: Inference, claim: PoolClaim, pool: str) -> str:
         placement = inference.spec.placement
         share = placement.find_share(pool) if placement is not None else None
         live = self.placements.find_pool_workload(inference, share) if share is not None else None
-        return _exclusion_reason(inference, claim, live, pool)
+        return _explain_exclusion(inference, claim, live, pool)
 
     def _read_calendar(
         self, pool: ComputePool, members: Iterable[PoolMember], now: datetime
     ) -> EventCalendar:
-        key, loads = pool.key, (member.claim.load_s for member in members)
-        calendar = read_calendar(pool.spec.policy, loads, now, self._leads.get(key, timedelta()))
-        self._leads[key] = calendar.lead
+        key, load_times_s = pool.key, (member.claim.load_s for member in members)
+        calendar = read_calendar(pool.spec.policy, load_times_s, now, self._event_leads.get(key, timedelta()))
+        self._event_leads[key] = calendar.lead
         return calendar
 
     def forget_pool(self, key: ObjectKey) -> None:
         """Forget a pool that was deleted."""
-        self._leads.pop(key, None)
+        self._event_leads.pop(key, None)
 
     def list_decisions(self, pool: str) -> tuple[AllocationDecision, ...]:
         """Return the decisions of one pool, the newest first.
@@ -175,11 +185,11 @@ def _asks_for_pool(inference: Inference, pool: str) -> bool:
     return not deleted and placement is not None and placement.find_share(pool) is not None
 
 
-def _exclusion_reason(inference: Inference, claim: PoolClaim, live: LiveWorkload | None, pool: str) -> str:
+def _explain_exclusion(inference: Inference, claim: PoolClaim, live: LiveWorkload | None, pool: str) -> str:
     """Return why an Inference is excluded from decisions now; empty if it is not."""
     if live is None:
         placement = inference.spec.placement
-        # One of several pools has no Deployment for none, or for replicas that have no slices yet.
+        # With several pools, a pool has no Deployment while it has no replicas, or while none of them has slices yet.
         is_expected = inference.status.allocation is not None and (
             placement is None or placement.pools is None
         )
@@ -187,5 +197,5 @@ def _exclusion_reason(inference: Inference, claim: PoolClaim, live: LiveWorkload
         is_missing = is_expected and count_remaining_shards(inference) != 0
         return "its Deployment or Job does not exist" if is_missing else ""
     if live.replicas and (live.pool != to_label_value(pool) or live.slices != claim.slices):
-        return "its pods are in another pool or of another size, and are replaced here as there is room"
+        return "its pods run in another pool or have another number of slices; they are replaced in this pool as slices become free"
     return ""

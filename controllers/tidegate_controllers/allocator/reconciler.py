@@ -29,7 +29,7 @@ _PROGRESS_REQUEUE: Final = timedelta(seconds=1)
 
 
 class AllocationResults:
-    """The last result of each pool's allocator, for the pool's own status; none after a restart until it has run again."""
+    """The last result of each pool's allocator, for the status of the ComputePool; empty after a restart until the pool is reconciled."""
 
     def __init__(self, wake: Callable[[ObjectKey], None]) -> None:
         """Call `wake` with each pool whose result changes."""
@@ -90,12 +90,12 @@ class Allocator:
         observed = self.observer.observe_pool(pool)
         self.metrics.overrides.labels(observed.name).set(_count_active_overrides(observed))
 
-        # 2. Correct what no decision is about: Inferences that are not scaled any more, and autoscalers. Before the next
-        # step, since a pool without scaled Inferences needs it too.
+        # 2. Clean up outside of decisions: clear the allocation of Inferences without spec.scaling, and bound autoscalers.
+        # This comes before 3, which returns early for a pool without scaled Inferences.
         await self.executor.clear_allocations(observed)
         await self.autoscalers.limit_autoscalers(observed, self.fence)
 
-        # 3. Skip the solve if nothing is scaled, or if no node is healthy and scaling down would free no slice.
+        # 3. Skip the solve if nothing is scaled, or if no node is healthy: scaling down would then free no slice.
         if not observed.scaled_members:
             await self.executor.abandon_decision(observed, "no Inference of the pool has spec.scaling")
             self.observer.spares.put_plan(key, PoolSparePlan())
@@ -113,10 +113,10 @@ class Allocator:
             with start_span("decide", {"tidegate.pool": observed.name}):
                 await self._decide_pool(observed, trigger)
 
-        # 5. Take the next step of the standing decision, on what the caches have now: solving takes seconds.
+        # 5. Take the next step of the current decision, from a fresh observation, since solving may have taken seconds.
         await self.executor.execute_decision(self._observe_again(pool))
 
-        # 6. Report what the step has changed, in the pool's own status.
+        # 6. Report what the step has changed, in the status of the ComputePool.
         observed, last = self._observe_again(pool), self.solver.get_last(key)
         self.results.put(key, summarise_allocation(observed, last.assignment, last.excluded, last.forecasts))
         if trigger is not None:
@@ -124,13 +124,13 @@ class Allocator:
         return self._requeue_after(observed)
 
     async def _decide_pool(self, observed: AllocationObserved, trigger: DecisionTrigger) -> None:
-        """Solve, and write the decision if it differs from the standing one."""
+        """Solve, and write the decision if it differs from the current one."""
         # 1. Stop a decision that the pool's mode does not allow to execute any more, even if the solve below fails.
         if not observed.effective_mode.executes_decisions:
             await self.executor.abandon_decision(
                 observed, f"spec.policy.mode is now {observed.effective_mode.value}"
             )
-        # 2. Read the demand, then observe again: the read may take seconds, and 1 has changed statuses.
+        # 2. Read the demand, then observe again: the read may take seconds, and step 1 may have written statuses.
         signals = await self.solver.read_signals(parse_duration(observed.pool.spec.policy.interval))
         observed = self.observer.observe_pool(observed.pool)
         observed = replace(observed, signals=self.solver.hold_peaks(observed, signals))
@@ -139,7 +139,7 @@ class Allocator:
         solve, decision = await self.solver.solve_pool(observed, trigger, neighbours)
         if decision is not None:
             await self.executor.write_decision(observed, decision)
-        # 4. Remember the solve last: one whose decision could not be written is repeated by the next reconcile.
+        # 4. Store the solve last, so that the next reconcile solves again if the decision could not be written.
         self.solver.put_last(observed.pool.key, solve)
         self.observer.spares.put_plan(observed.pool.key, solve.spare_plan)
 
@@ -150,9 +150,9 @@ class Allocator:
         )
 
     def _requeue_after(self, observed: AllocationObserved) -> timedelta:
-        due = max(self.solver.time_until_due(observed), timedelta())
-        if observed.standing_decision is not None and observed.standing_decision.should_execute:
-            due = min(due, _PROGRESS_REQUEUE)
+        delay = max(self.solver.time_until_due(observed), timedelta())
+        if observed.current_decision is not None and observed.current_decision.should_execute:
+            delay = min(delay, _PROGRESS_REQUEUE)
         changes = (
             find_next_end(observed.active_overrides),
             observed.freeze.until if observed.freeze is not None else None,
@@ -160,10 +160,12 @@ class Allocator:
             observed.calendar.find_next_change(observed.now),
         )
         soonest = min((change for change in changes if change is not None), default=None)
-        return due if soonest is None else min(due, max(soonest - observed.now, timedelta()) + END_MARGIN)
+        if soonest is None:
+            return delay
+        return min(delay, max(soonest - observed.now, timedelta()) + END_MARGIN)
 
 
 def _count_active_overrides(observed: AllocationObserved) -> int:
-    """Return how many overrides in force are about the pool or its Inferences."""
+    """Return how many active overrides target the pool or one of its Inferences."""
     keys = {member.key for member in observed.members} | {observed.pool.key}
     return sum(override.spec.target.key in keys for override in observed.active_overrides)

@@ -132,7 +132,7 @@ class PoolSolver:
         trigger: DecisionTrigger,
         neighbours: Sequence[AllocationObserved] = (),
     ) -> tuple[PoolSolve, Manifest | None]:
-        """Solve a pool; return the result, and the decision to write if it differs from the standing one.
+        """Solve a pool; return the result, and the decision to write if it differs from the current one.
 
         `neighbours` are the pools of its group, as the caches have them.
         """
@@ -169,7 +169,7 @@ class PoolSolver:
         seconds = self.clock.monotonic() - started_s
         self._show_solve(observed, assignment, seconds)
         self.metrics.show_deadlines(observed.name, find_deadline_shortfalls(view.snapshot))
-        # 3. Plan the decision: none if it would equal the standing one.
+        # 3. Plan the decision: none if it would equal the current one.
         solved = SolvedAllocation(
             assignment,
             predict_outcome(view.snapshot, assignment),
@@ -180,7 +180,7 @@ class PoolSolver:
             observed.spare_plan.spares,
         )
         decision = plan_decision(observed, solved)
-        if is_blind_start and observed.standing_decision is not None:
+        if is_blind_start and observed.current_decision is not None:
             decision = None
         solve = PoolSolve(
             started_s,

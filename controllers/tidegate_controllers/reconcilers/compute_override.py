@@ -1,4 +1,4 @@
-"""Reconciles ComputeOverrides: writes whether each is in force."""
+"""Reconciles ComputeOverrides: writes whether each is active."""
 
 from datetime import timedelta
 

@@ -17,7 +17,7 @@ def main() -> None:
     gc.freeze()
     gc.enable()
     log_as_json()
-    # Python would end with a search of all that is imported for garbage: a fifth of a second beside those that go on.
+    # Skip the full garbage collection at the interpreter's exit: over everything imported it takes 0.2 s of CPU.
     atexit.register(gc.freeze)
     asyncio.run(run_agent(AgentSettings.from_environment(os.environ)))
 

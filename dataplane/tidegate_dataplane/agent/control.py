@@ -1,4 +1,4 @@
-"""The control port: orders in, reports out, for clients with the controllers' certificate only."""
+"""The control port: desired states in, reports out, for clients with the controllers' certificate only."""
 
 from aiohttp import web
 from pydantic import ValidationError

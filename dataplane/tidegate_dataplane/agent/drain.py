@@ -22,7 +22,7 @@ LEAVING_FILE, DRAINED_FILE = "leaving", "drained"
 WORK_LIMIT_S = 10.0
 """Limit for the pod's own work once its requests have ended, since Triton waits for the file."""
 MAX_MISSED_ANSWERS = 3
-"""Triton has ended after so many missed answers in a row; after one it may only be busy."""
+"""After this many missed answers in a row Triton has ended; after fewer it may only be busy."""
 
 
 class RequestCounter(Protocol):

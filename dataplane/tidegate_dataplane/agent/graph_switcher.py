@@ -1,4 +1,4 @@
-"""Serve a version with its compiled graph: order the compilation, switch graphs, and go back when the server refuses one."""
+"""Serve a version with its compiled graph: request the compilation, switch graphs, and go back when the server refuses one."""
 
 import asyncio
 import contextlib
@@ -70,7 +70,7 @@ class GraphSwitcher:
     def observe_graphs(
         self, desired: DesiredState, observed: ObservedPod, memory: AgentMemory
     ) -> ObservedPod:
-        """Return the observation with the graphs on disk and the compiler's result; order the compilation of a stored version."""
+        """Return the observation with the graphs on disk and the compiler's result; request the compilation of a stored version."""
         graphs = self._repository.read_graphs(desired.model)
         stored = observed.stored.get(desired.model, {})
         facts = stored.get(desired.version)

@@ -119,7 +119,7 @@ class ModelRepository:
         return InstalledVersion(folder, displaced)
 
     def find_tables(self, order: DesiredState, facts: ArtefactFacts, changed: str) -> StoredTables:
-        """Return the tables of a stored version, of which one has changed at its source."""
+        """Return the tables of a stored version, one of which has changed at its source."""
         return StoredTables(self._root / order.model / str(order.version), facts, changed)
 
     def update_record(self, order: DesiredState, facts: ArtefactFacts) -> None:

@@ -35,7 +35,7 @@ class AgentSettings(BaseModel):
 
     address: str = Field(default="0.0.0.0", description="address at which both servers listen")  # noqa: S104 - a pod's address
     control_port: int = Field(
-        default=8443, description="port for orders; only the controllers' certificate is accepted"
+        default=8443, description="port for desired states; only the controllers' certificate is accepted"
     )
     http_port: int = Field(default=8081, description="port of probes and metrics")
     triton_grpc: str = Field(
@@ -54,7 +54,7 @@ class AgentSettings(BaseModel):
     )
     cache_dir: Path = Field(
         default=Path("/var/lib/tidegate/cache"),
-        description="folder for orders and records, which survive a restart of the container",
+        description="folder for desired states and records, which survive a restart of the container",
     )
     run_dir: Path = Field(
         default=Path("/run/tidegate"),

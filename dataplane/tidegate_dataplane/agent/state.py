@@ -140,7 +140,7 @@ class LoadTables:
 
 @dataclass(frozen=True, slots=True)
 class RefuseOrder:
-    """Record that `order` cannot be carried out."""
+    """Record that `order` cannot be applied."""
 
     order: DesiredState
     refusal: VersionRefusal

@@ -34,7 +34,7 @@ TERMINATION_LOG_VARIABLE: Final = "TIDEGATE_BATCH_TERMINATION_LOG"
 DONE, RETRYABLE, PERMANENT = 0, 1, 3
 """Exit codes: the Job fails a shard at once for PERMANENT, and after its backoff limit for RETRYABLE."""
 NO_PROGRESS_LIMIT_S: Final = 300.0
-"""The process ends after failures for so long without a row written; the Job starts another pod, maybe on another node."""
+"""The process ends after failures for this time without a row written; the Job starts another pod, maybe on another node."""
 FIRST_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 30.0
 MAX_MESSAGE_CHARS: Final = 3_000

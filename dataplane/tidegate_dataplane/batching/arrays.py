@@ -46,7 +46,7 @@ def join_inputs(requests: Sequence[Inputs], shape: Shape) -> dict[str, Array]:
 
 
 def split_answer(answer: Answer, rows: Sequence[int]) -> list[Answer] | None:
-    """Return the answer of each request of so many rows; None if an output does not have one row for each row of the inputs."""
+    """Return the answer of each request, by its number of rows; None if an output does not have one row for each row of the inputs."""
     if isinstance(answer, Exception) or any(
         output.ndim == 0 or len(output) != sum(rows) for output in answer
     ):

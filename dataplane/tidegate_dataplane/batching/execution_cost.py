@@ -5,7 +5,7 @@ from bisect import bisect_left
 _WEIGHT = 0.1
 """Share of a new measurement in the mean."""
 _MAX_RATIO = 2.0
-"""A measurement counts at most so many times the mean: a process that gets no CPU says nothing about the model."""
+"""A measurement counts as at most this multiple of the mean: a process that gets no CPU says nothing about the model."""
 
 
 class ExecutionCost:

@@ -1,4 +1,7 @@
-"""Whether the answers of joined requests are those that each gets alone, decided on the requests themselves."""
+"""Check on live requests whether an execution of joined requests gives each the answer that it gets alone.
+
+Triton's dynamic batcher passes several requests to the runner at a time, and the runner joins their rows into one execution.
+"""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -6,15 +9,15 @@ from enum import StrEnum
 from tidegate_dataplane.batching.arrays import Answer, OutputScales
 
 TRIALS = 8
-"""Executions for which all requests are executed alone as well, and answered by that."""
+"""Number of first executions in which each request is also executed alone, and gets the answer of that execution."""
 CHECK_EVERY = 500
-"""Of so many executions after the trials, one has one of its requests executed alone as well."""
+"""After the trials, every 500th execution also executes one of its requests alone."""
 
 
 class JoinState(StrEnum):
     """What is known about one way to join."""
 
-    TRIED = "Tried"
+    ON_TRIAL = "OnTrial"
     PROVED = "Proved"
     REFUSED = "Refused"
 
@@ -27,17 +30,18 @@ class JoinCheck:
     """
 
     def __init__(self, scales: OutputScales | None = None) -> None:
-        self.state = JoinState.TRIED
+        self.state = JoinState.ON_TRIAL
         self.mismatches = 0
+        """Comparisons in which a joined answer differed from the request's own; a failed execution compares nothing."""
         self._scales = scales if scales is not None else OutputScales()
         self._agreed = 0
         self._failed = 0
         self._joined = 0
 
     def pick_requests(self, count: int) -> range:
-        """Return which of the joined requests to execute alone too."""
+        """Return the positions of the joined requests to execute alone as well."""
         self._joined += 1
-        if self.state is JoinState.TRIED:
+        if self.state is JoinState.ON_TRIAL:
             return range(count)
         if self._joined % CHECK_EVERY:
             return range(0)
@@ -45,22 +49,18 @@ class JoinCheck:
         return range(position, position + 1)
 
     def compare_answers(self, pairs: Sequence[tuple[Answer, Answer]]) -> bool:
-        """Return whether the joined answers may be used, by pairs of an answer alone and joined."""
+        """Compare each answer alone with the joined one; update the state, and return whether the joined answers may be used."""
         if not all(self._scales.is_same_answer(alone, joined) for alone, joined in pairs):
-            self.refuse_joins()
+            self.mismatches += 1
+            self.state = JoinState.REFUSED
             return False
-        if self.state is JoinState.TRIED and pairs:
+        if self.state is JoinState.ON_TRIAL and pairs:
             self._agreed += 1
-            self.state = JoinState.PROVED if self._agreed == TRIALS else JoinState.TRIED
+            self.state = JoinState.PROVED if self._agreed == TRIALS else JoinState.ON_TRIAL
         return True
 
     def record_failure(self) -> None:
-        """Count a joined execution that failed while each request alone did not; one may have been too large."""
+        """Count a joined execution that failed while each request alone did not; it may have been too large."""
         self._failed += 1
-        if self.state is JoinState.TRIED and self._failed == TRIALS:
-            self.refuse_joins()
-
-    def refuse_joins(self) -> None:
-        """Join no more requests this way."""
-        self.mismatches += 1
-        self.state = JoinState.REFUSED
+        if self.state is JoinState.ON_TRIAL and self._failed == TRIALS:
+            self.state = JoinState.REFUSED

@@ -22,7 +22,7 @@ from tidegate_dataplane.batching.join_check import JoinCheck, JoinState
 from tidegate_dataplane.runner_interface import EXECUTIONS, JOINED, MISMATCHES, PADDING, ROWS, JoinLimit
 
 EXPLORE_EVERY = 64
-"""Of so many decisions, one joins two shapes whatever the estimate is, so that a wrong estimate gets measured again."""
+"""One decision in this many joins two shapes whatever the estimate is, so that a wrong estimate gets measured again."""
 MAX_GROWTH = 4
 """How many times the elements of the requests a padded execution may have."""
 
@@ -52,7 +52,7 @@ class JoinMode(Enum):
 
     NONE = auto()
     TRUSTED = auto()
-    """Those of the same shape."""
+    """Only requests of the same shape."""
     CHECKED = auto()
     """The same, and those of different shapes where padding is cheaper than another execution; each on trial first."""
 
@@ -163,7 +163,7 @@ class RequestJoiner:
         if (
             len(requests) == 1
             or refused
-            or (checked and check.state is JoinState.TRIED and are_all_equal(requests))
+            or (checked and check.state is JoinState.ON_TRIAL and are_all_equal(requests))
         ):
             return [self._execute_measured(inputs) for inputs in requests]
         picked = check.pick_requests(len(requests)) if checked else range(0)

@@ -28,7 +28,7 @@ class PreparedRequest:
 class SharedInputs:
     """Prepares the requests of one model version.
 
-    `names` are the inputs that have equal rows in most requests, and `single` those of which the graph takes one row too: all
+    `names` are the inputs that have equal rows in most requests, and `single` the inputs for which the graph also accepts one row: all
     of them at once, so that it gets all rows if `names` lacks one.
     """
 

@@ -1,4 +1,4 @@
-"""Files through which the agent orders the compilation of a graph and the compiler returns it.
+"""Files through which the agent requests the compilation of a graph and the compiler returns it.
 
 Every file appears by a rename, so each side can be killed at any moment.
 """

@@ -46,7 +46,7 @@ def count_needed_bytes(size: int) -> int:
 
 
 def explain_memory(size: int) -> ModelNotCompiledError:
-    """Return the error of a compilation of so many bytes that has no memory left."""
+    """Return the error of a compilation of a graph of this many bytes that ran out of memory."""
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     bound = "its limit" if limit == resource.RLIM_INFINITY else f"the {limit >> 20} MiB that it may take"
     return ModelNotCompiledError(

@@ -18,7 +18,7 @@ class CompilerSettings(BaseModel):
 
     exchange_dir: Path = Field(
         default=Path("/var/lib/tidegate/cache/compile"),
-        description="folder through which the agent orders compilations and gets the results",
+        description="folder through which the agent requests compilations and gets the results",
     )
     node_cache_dir: Path | None = Field(
         default=None,

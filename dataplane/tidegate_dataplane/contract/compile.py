@@ -92,7 +92,8 @@ class CompileOutcome(ContractModel):
         description="time of the published graph over that of the compiled one, by rows of the request",
     )
     shared_inputs: tuple[str, ...] = Field(
-        default=(), description="inputs of which the compiled graph takes one row for all rows of a request"
+        default=(),
+        description="inputs for which the compiled graph accepts one row for all rows of a request",
     )
     nodes_before: int = 0
     nodes_after: int = 0

@@ -226,7 +226,7 @@ class SessionMeasure(StrEnum):
 
 
 class EventSession(ContractModel):
-    """The key's current session: its newest events of which each came at most `gap_ms` before the next, and the last before now.
+    """The key's current session: its newest events, each at most `gap_ms` before the next, and the last at most that long before now.
 
     Events is their number; Seconds is the time from the first of them to now. Without a session both are 0.
     """

@@ -27,7 +27,9 @@ class SaslMechanism(StrEnum):
 class KafkaOrder(ContractModel):
     """The topic to consume, as a member of a group if it is named; `secret` names the Secret mounted for it, empty for none."""
 
-    servers: tuple[str, ...] = Field(min_length=1, description="host:port, of which one has to answer")
+    servers: tuple[str, ...] = Field(
+        min_length=1, description="host:port of the servers; one answer is enough"
+    )
     topic: str
     group: str = ""
     secret: str = ""

@@ -87,7 +87,9 @@ class OfflineOrder(ContractModel):
     events: dict[str, str] = Field(default_factory=dict[str, str], description="path by name of the stream")
     shard: int = Field(default=0, ge=0)
     shards: int = Field(
-        default=1, ge=1, description="every so many files of rows are computed, from `shard` on"
+        default=1,
+        ge=1,
+        description="number of shards: a shard computes every shards-th file of rows, from `shard` on",
     )
     dry_run: bool = Field(default=False, description="check everything and compute nothing")
 

@@ -81,7 +81,7 @@ class MissedShapes:
             self._counts[bucket] = self._counts.get(bucket, 0) + 1
 
     def list_frequent(self, min_count: int) -> list[tuple[BucketShape, int]]:
-        """Return the buckets that were missed at least so often, the most frequent first."""
+        """Return the buckets that were missed at least `least` times, the most frequent first."""
         frequent = [(shape, count) for shape, count in list(self._counts.items()) if count >= min_count]
         return sorted(frequent, key=lambda entry: -entry[1])
 
@@ -92,7 +92,7 @@ def read_shape(inputs: Mapping[str, Array]) -> BucketShape:
 
 
 def count_rows(shape: BucketShape) -> int:
-    """Return the rows of a request, of which some inputs may have only one."""
+    """Return the number of rows of a request; some of its inputs may have only one row."""
     return max((sizes[0] for _, sizes in shape if sizes), default=0)
 
 

@@ -1,6 +1,6 @@
 """Files through which runners report missed shapes, and the compiler returns what it compiled for them.
 
-Every file appears by a rename. Both sides read only so many bytes, and ignore what they cannot read.
+Every file appears by a rename. Both sides read a bounded number of bytes, and ignore what they cannot read.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from tidegate_dataplane.engines.bucket_shapes import BucketShape
 MAX_FILE_BYTES = 8 << 20
 MAX_RUNNERS = 64
 MAX_NOTES_AGE_S = 300.0
-"""Notes that no runner has touched for so long are of one that is gone."""
+"""After this time without a write, a runner's notes are those of a runner that is gone."""
 INDEX_FILE = "buckets.json"
 ENGINE_FILE = "engine"
 """The engine of a bucket as its process writes it; runners load it by its digest."""

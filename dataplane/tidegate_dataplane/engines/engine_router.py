@@ -28,7 +28,7 @@ from tidegate_dataplane.engines.split_engine import UnfitRequestError
 from tidegate_dataplane.runner_interface import BUCKETED, HIT, MISS, ORIGINAL, PADDED_ROWS
 
 MIN_MISSES = 8
-"""A bucket is compiled once so many requests have missed it: a shape that came once does not come back."""
+"""A bucket is compiled once this many requests have missed it: a shape that came once rarely comes back."""
 MAX_REPORTED = 80
 """Missed buckets that the compiler gets to see: as many as it tries, and some more."""
 MAX_REMEMBERED = 1024

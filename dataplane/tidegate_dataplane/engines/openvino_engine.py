@@ -11,7 +11,7 @@ _PRECISIONS = {"FP32": "f32", "BF16": "bf16"}
 
 
 def make_properties(precision: str, threads: int) -> dict[str, Any]:
-    """Return OpenVINO's properties for one request at a time, on so many threads, in FP32 or BF16."""
+    """Return OpenVINO's properties for one request at a time, on this many threads, in FP32 or BF16."""
     return {
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": threads,

@@ -7,7 +7,7 @@ TIMED = 32
 MIN_GAIN = 1.03
 """An engine that gains less is not used: measurements vary, and it takes memory."""
 TRIAL_EVERY = 4096
-"""After so many requests there is another trial: the machine may have other work."""
+"""After this many requests there is another trial: the machine may have other work."""
 MAX_TRIAL_EVERY = 16 * TRIAL_EVERY
 """After trials that the original graph won one after the other, each comes after twice as many requests, up to this."""
 

@@ -11,7 +11,7 @@ from tidegate_dataplane.contract import OfflineMessage, OfflineOrder
 
 
 def compute_offline() -> int:
-    """Carry out the order on stdin; return the exit status."""
+    """Execute the order on stdin; return the exit status."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_cleanly)
     order = OfflineOrder.model_validate_json(sys.stdin.buffer.read())
@@ -27,7 +27,7 @@ def compute_offline() -> int:
 
 
 def _run_order(order: OfflineOrder) -> str | None:
-    """Return why the order could not be carried out; None if it was."""
+    """Return why the run failed; None if it did not."""
     try:
         from tidegate_dataplane.features.errors import FeatureError
         from tidegate_dataplane.features.offline_run import run_order

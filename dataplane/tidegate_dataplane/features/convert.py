@@ -40,7 +40,7 @@ from tidegate_dataplane.features.table_layout import (
 from tidegate_dataplane.features.tables import ParquetRows, TableBlock, count_block_rows
 
 MAX_ROWS = 400_000_000
-"""Rows of a table: the time for an index that is not dense grows with their square, and takes about 40 minutes for so many."""
+"""Rows of a table: the time for an index that is not dense grows with their square, and takes about 40 minutes for this number."""
 MEMORY_BYTES = 512 << 20
 """Memory that the process of a conversion may allocate beside its libraries; the agent's container has 1 GiB for both."""
 SEEDS = 8
@@ -55,7 +55,7 @@ class TableRows(Protocol):
         ...
 
     def read_blocks(self, columns: Sequence[str], block_rows: int) -> Iterator[Any]:
-        """Yield them in order, as record batches of Arrow with at most so many rows and the same types."""
+        """Yield them in order, as record batches of Arrow with at most `block_rows` rows and the same types."""
         ...
 
 
@@ -178,7 +178,7 @@ class _TableWriter:
         self._seed = 0
 
     def check_size(self, size: int) -> None:
-        """Raise FeatureError if a file of so many bytes is larger than allowed."""
+        """Raise FeatureError if a file of this many bytes is larger than allowed."""
         limit = self._disk.max_bytes
         if limit is not None and size > limit:
             raise FeatureError(
@@ -312,7 +312,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _convert_order() -> int:
-    """Carry out the order on stdin, and write its result to stdout."""
+    """Execute the order on stdin, and write its result to stdout."""
     # Requests come first: the server has the same processors.
     os.nice(10)
     _limit_memory()

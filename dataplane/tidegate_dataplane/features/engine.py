@@ -299,7 +299,7 @@ def _read_stored(feature: Lookup | Bucketize, call: _Call) -> Array:
 def _limit_events(
     stream: EventStream, events: SelectedEvents, positions: Rows, times: Times
 ) -> _VisibleEvents:
-    """Return the events that each row sees: those that are not expired, at most so many as the stream stores."""
+    """Return the events that each row sees: those that are not expired, at most as many as the stream stores."""
     if (times[1:] == times[:-1]).all():
         times = times[: len(events.starts)]
     else:

@@ -24,7 +24,7 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 BLOCK_VALUES = 4096
-"""So many digests are objects of their own at a time."""
+"""Number of digests that are separate objects at a time."""
 MISSING = 0x7469646567617465  # "tidegate"
 
 

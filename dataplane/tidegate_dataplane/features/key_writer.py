@@ -20,7 +20,7 @@ from tidegate_dataplane.features.table_keys import (
 )
 
 DENSE_FACTOR: Final = 4
-"""A range of keys so many times wider than their number is still worth an entry per possible key."""
+"""A range of keys up to this many times wider than their number gets an entry per possible key."""
 WINDOW_KEYS: Final = 1 << 21
 """Keys that are put in order at once, which takes about 100 MB; all keys are read once for each such window."""
 EXAMPLES: Final = 3

@@ -32,7 +32,7 @@ MAX_BATCH_ROWS: Final = 4_096
 """Rows at once; features over events hold the events of all of them."""
 ROW_GROUP_ROWS: Final = 16 * MAX_BATCH_ROWS
 ABANDONED_S: Final = 3_600.0
-"""A partial file that nobody has written to for so long is left from a process that was killed."""
+"""A partial file without a write for this time is left from a process that was killed."""
 _ARROW_TYPES: Final = {"INT64": pa.int64(), "FP32": pa.float32()}
 
 

@@ -1,4 +1,4 @@
-"""Carry out an order to compute features offline: check everything, read the sources, then file by file."""
+"""Execute an order to compute features offline: check everything, read the sources, then file by file."""
 
 import hashlib
 import json

@@ -1,6 +1,6 @@
 """The events in a Redis as a source of the feature engine: one round trip for a call, and an answer within its time limit.
 
-What was read within CACHE_S is not read again, the absence of events included, so that an event is seen at most so much later.
+What was read within CACHE_S is not read again, the absence of events included, so that an event is seen at most that much later.
 Where Redis does not answer, the last rows of a key that were read count, or none, and the streams of such keys are not current.
 """
 
@@ -23,7 +23,7 @@ MAX_CACHED_BYTES: Final = 64 << 20
 ENTRY_BYTES: Final = 300
 """What an entry takes beside its rows."""
 RETRY_S: Final = 0.25
-"""After a failure no request waits for Redis for so long: otherwise each one would wait for its whole time limit."""
+"""For this time after a failure no request waits for Redis: otherwise each one would wait for its whole time limit."""
 
 READ, CACHED, LAST_KNOWN, DEFAULT = "redis", "cache", "last-known", "default"
 """Where the events of a key come from."""

@@ -42,7 +42,7 @@ def make_words(keys: Sequence[bytes], width: int) -> tuple[npt.NDArray[np.uint64
 
 
 def count_key_words(longest: int) -> int:
-    """Return the words of 8 bytes for keys of at most so many bytes."""
+    """Return the words of 8 bytes for keys of at most this many bytes."""
     return min(longest // 8 + 1, MAX_KEY_WORDS)
 
 

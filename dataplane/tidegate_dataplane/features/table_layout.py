@@ -60,7 +60,7 @@ class TableLayout:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def make_dtype(self, key_words: int) -> np.dtype[np.void]:
-        """Return the type of a record, a multiple of 8 bytes; its key, if it has one, is of so many words of 8 bytes."""
+        """Return the type of a record, a multiple of 8 bytes; its key, if it has one, has this many words of 8 bytes."""
         fields: list[tuple[str, Any, tuple[int, ...]]] = []
         if self.has_text_keys:
             fields.append((KEY_FIELD, "<u8", (key_words,)))
@@ -117,7 +117,7 @@ def list_layouts(plan: FeaturePlan) -> Mapping[str, TableLayout]:
 
 
 def find_key_tables(plan: FeaturePlan) -> Mapping[str, str]:
-    """Return the table with the hashes of an entity's string keys, of which only those of other keys depend on the request."""
+    """Return, by entity with string keys, the table that stores the hashes of its keys: only unknown keys are hashed for a request."""
     types = {entity.name: entity.type for entity in plan.entities}
     return {
         table.entity: table.name

@@ -85,7 +85,7 @@ def list_dwell_times(events: SelectedEvents, as_of: Times, last: int, limit_ms: 
 
 
 def _find_session_starts(events: SelectedEvents, gap_ms: int) -> Positions:
-    """Return the position of the first event of the last session of each key, of which each has events."""
+    """Return the position of the first event of the last session of each key; each key has events."""
     flat, offsets = events.flatten_positions()
     if not len(flat):
         return offsets
@@ -101,7 +101,7 @@ def _parse_number(text: str, dtype: np.dtype[Any]) -> int | float:
 
 
 def _reduce_segments(events: SelectedEvents, values: Values, aggregate: Aggregate) -> Values:
-    """Return the sum, mean, minimum or maximum of each segment, of which none is empty."""
+    """Return the sum, mean, minimum or maximum of each segment; no segment is empty."""
     if not len(events.starts):
         kind = np.float64 if aggregate is Aggregate.MEAN else values.dtype
         return np.zeros(0, dtype=kind)

@@ -64,7 +64,7 @@ class Pass:
 
     name: str
     variants: tuple[Rewrite, ...]
-    """Ways to do it, of which the fastest is kept."""
+    """Alternative rewrites; the fastest is kept."""
     tolerance: float
     """0.0 for a pass whose answers are equal bit for bit."""
     shared_inputs: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ class Rewriting:
         return self._tape.op(operator, inputs, attributes, domain=domain)
 
     def add_split(self, value: ir.Value, sizes: ir.Value, axis: int, outputs: int) -> Sequence[ir.Value]:
-        """Add a Split with so many outputs, and return them."""
+        """Add a Split with this many outputs, and return them."""
         return self._tape.op_multi_out("Split", [value, sizes], {"axis": axis}, num_outputs=outputs)
 
     def add_constant(self, array: Array) -> ir.Value:

@@ -25,7 +25,7 @@ Request = Mapping[str, Array]
 def make_requests(
     model: ir.Model, rows: Sequence[int] = ROWS, inner_sizes: Sequence[int] = INNER_SIZES, seed: int = 0
 ) -> Iterator[Request]:
-    """Yield random requests of so many rows each, once for each size of the free dimensions.
+    """Yield random requests, one for each number of rows and each size of the free dimensions.
 
     Shapes of the model's values must have been inferred.
 

@@ -19,7 +19,7 @@ READ = "--read"
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 STEADY_S = 60.0
-"""A process that ran so long is started again at once."""
+"""A process that ran for this time is started again at once."""
 EXIT_S = 10.0
 
 log = structlog.get_logger()

@@ -1,4 +1,4 @@
-"""Follow one stream: read, store, and go on after every failure."""
+"""Follow one stream: read, store, and continue after every failure."""
 
 import asyncio
 import time
@@ -40,11 +40,11 @@ CURRENT_WITHIN_S: Final = 1.0
 """A pod that has everything until so short ago has caught up: a busy stream always holds more."""
 FEW_MESSAGES: Final = 200
 GATHER_S: Final = 0.02
-"""After a read of few messages more are gathered for so long, since each transaction costs as much as some ten events."""
+"""After a read of few messages, more are gathered for this time, since each transaction costs as much as some ten events."""
 REPEATED_S: Final = 3_600.0
-"""A reader without a position, such as a new pod, writes dead letters for events that reached the broker so long ago, and later."""
+"""A reader without a position, such as a new pod, writes dead letters for events that reached the broker this long ago, or later."""
 LOG_EVERY_S: Final = 10.0
-"""Refused events are logged at most so often; all are counted."""
+"""Shortest time between two log lines of refused events; all are counted."""
 
 
 class StreamFollower:

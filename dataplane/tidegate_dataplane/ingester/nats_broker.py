@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 PARTITION: Final = "0"
 """A stream of JetStream has one order of messages."""
 FORGOTTEN_AFTER_S: Final = 60.0
-"""After so long without us the server removes the consumer."""
+"""After this time without us the server removes the consumer."""
 MAX_WAITING_BYTES: Final = 32 << 20
 """Size of the messages that wait here; the server sends no more until some were read."""
 MAX_LOST_CHECKS: Final = 2
-"""After so many checks at which messages have been sent and have not come, they are read again."""
+"""After this many checks with messages that were sent and have not arrived, they are read again."""
 CHECK_EVERY_S: Final = 5.0
 """Interval at which an idle stream is asked whether the consumer still exists."""
 HEARTBEAT_S: Final = 5.0

@@ -79,7 +79,7 @@ def rank_rows(scores: Array) -> Array:
 
 
 def fill_output(spec: TensorSpec, value: str, rows: int) -> Array:
-    """Return an output of so many rows, each element the decimal `value`."""
+    """Return an output of this many rows, each element the decimal `value`."""
     dtype = np.dtype(NUMPY_TYPES[spec.dtype])
     number = float(value) if dtype.kind == "f" else int(value)
     return np.full((rows, *spec.shape[1:]), number, dtype=dtype)

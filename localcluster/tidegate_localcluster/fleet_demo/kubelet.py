@@ -132,7 +132,7 @@ def running_status(pod: Mapping[str, Any], address: str = ADDRESS) -> Mapping[st
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     conditions = [{"type": kind, "status": "True", "lastTransitionTime": started_at} for kind in _CONDITIONS]
     spec = pod["spec"]
-    # A sidecar is an init container that goes on running.
+    # A sidecar is an init container that keeps running.
     sidecars = [
         container
         for container in spec.get("initContainers") or ()

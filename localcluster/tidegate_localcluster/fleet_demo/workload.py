@@ -99,7 +99,7 @@ def _hours_between(first_hour: float, second_hour: float) -> float:
 
 
 def generate_models(inferences: int, slices: int, seed: int) -> Sequence[FleetModel]:
-    """Generate models for so many slices: up to 40 % real-time, up to 30 % near-line, the rest offline.
+    """Generate models for this many slices: up to 40 % real-time, up to 30 % near-line, the rest offline.
 
     Their loads fit the slices: at the busiest hour two thirds are needed, and offline work has the rest.
     With few slices per model more of them are offline, because a load of less than one replica moves nothing.

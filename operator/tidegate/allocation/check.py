@@ -75,7 +75,7 @@ def _find_move_defect(
         if (move.inference, move.pool) not in placements:
             return f"{label} is of nobody who was asked about"
         if move.wave < replay.wave or move.replicas < 1 or not replay.apply_move(move):
-            return f"{label} cannot be carried out"
+            return f"{label} cannot be executed"
         occupied = replay.occupied_slices(move.pool)
         if occupied > capacity[move.pool]:
             return f"{label} takes {occupied} slices of {move.pool}, where there are {capacity[move.pool]}"

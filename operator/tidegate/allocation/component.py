@@ -86,7 +86,7 @@ class Component:
 
 
 class PlacedShare:
-    """Use of one pool: slices assigned, by tier, moved, and moved within their dwell time."""
+    """Use of one pool: slices assigned, by tier, moved, and moved within their stabilization window."""
 
     __slots__ = (
         "assigned",

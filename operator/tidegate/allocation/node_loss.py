@@ -1,12 +1,12 @@
-"""Price of losing a node: the requests per second that a replica more would save on average.
+"""Price of losing a node: the requests per second that one more replica would save on average.
 
-Let n replicas be on N nodes, so that node j has k_j of them (`NodeSpread`), and let each node be lost with the rate h, once in
-`expected_every_s`. Until replacements serve, after T seconds, the replicas that are left serve min(d, c(n - k_j)) of the
+Let n replicas be on N nodes, with k_j replicas on node j (`NodeSpread`), and let each node be lost at the rate h, once in
+`expected_every_s`. Until replacements serve, after T seconds, the remaining replicas serve min(d, c(n - k_j)) of the
 demand d instead of min(d, c(n)). So the mean loss, in requests per second, is
 
     h T sum_j [min(d, c(n)) - min(d, c(n - k_j))],    T = time to notice + time to reclaim slices + time to load.
 
-It is convex between the replicas that the demand needs and those that serve it without the fullest node, up to rounding; the
+It is convex, up to rounding, from the number of replicas that the demand needs to the number that serves it without the fullest node; the
 convex hull removes that.
 """
 
@@ -48,7 +48,7 @@ class NodeSpread:
             by_node[level] -= excess
             by_node[level - 1] += excess
             return by_node
-        # The highest level to which so many replicas fill all nodes.
+        # The highest level to which this many replicas fill all nodes.
         level = bisect_left(
             range(1, replicas + 1),
             True,
@@ -65,13 +65,13 @@ class NodeSpread:
         return min(replicas, self.nodes) if not self.placed else self.nodes - self.count_by_node(replicas)[0]
 
     def count_covering(self, needed: int) -> int:
-        """Return the fewest replicas of which `needed` remain when the fullest node is lost; `nodes` are at least two."""
+        """Return the smallest number of replicas that leaves `needed` when the fullest node is lost; `nodes` is at least 2."""
         covering = ceil(needed * self.nodes / (self.nodes - 1))
         while covering - ceil(covering / self.nodes) < needed:
             covering += 1
         if not self.placed:
             return covering
-        # Of more replicas than are placed, the fullest node has those that it has now, or an even share.
+        # With more replicas than now, the fullest node keeps its number, or has an even share.
         fullest, total = self.placed[0], sum(self.placed)
         upper = max(total, needed + fullest, covering)
         level = 1 + bisect_left(
@@ -82,7 +82,7 @@ class NodeSpread:
         return min(upper, max(needed + level, self._sum_below(level - 1) + 1))
 
     def _find_level(self, replicas: int) -> int:
-        """Return how many replicas the fullest node keeps if `replicas` of those placed remain."""
+        """Return how many replicas the fullest node keeps if `replicas` of the placed ones remain."""
         return bisect_left(range(self.placed[0] + 1), replicas, key=self._sum_below)
 
     def _sum_below(self, level: int) -> int:
@@ -91,10 +91,10 @@ class NodeSpread:
 
 
 def make_spread(nodes: int, placed: Sequence[int], needed: int) -> NodeSpread:
-    """Return the spread on `nodes` over which replicas are placed now, of which `needed` serve the demand.
+    """Return the spread of the replicas that are placed now on `nodes`; `needed` replicas serve the demand.
 
     A node counts with at most `needed` replicas: no reserve is then larger than in a pool of two nodes, and replicas that start on
-    the fullest node in spite of the topology constraint do not ask for others.
+    the fullest node in spite of the topology constraint do not require further replicas.
     """
     counts = sorted((min(count, needed) for count in placed if count), reverse=True)[:nodes]
     emptiest = counts[-1] if len(counts) == nodes else 0
@@ -103,7 +103,7 @@ def make_spread(nodes: int, placed: Sequence[int], needed: int) -> NodeSpread:
 
 
 def sum_losses(curve: CapacityCurve, rate: float, replicas: int, spread: NodeSpread) -> float:
-    """Return the requests per second that are lost with each of the nodes, summed over the nodes."""
+    """Return the sum over the nodes of the requests per second that the loss of each costs."""
     served = min(rate, curve.rate_at(replicas))
     by_node = spread.count_by_node(replicas) if spread.placed else _divide_evenly(replicas, spread.nodes)
     return sum(
@@ -123,8 +123,8 @@ class LossPrice:
     """Mean value per second that the loss of nodes costs an Inference, at points (replicas, value): convex, falling.
 
     Fewer replicas than the first point miss demand even with all nodes, and cost the same here; more than the last save nothing.
-    `outage_s` is the time from the loss of a node until replacements serve, in which `lost_requests` are lost with each node that
-    has replicas, if there are as many as at the first point.
+    `outage_s` is the time from the loss of a node until replacements serve; the loss of each node with replicas costs `lost_requests`
+    in that time, with as many replicas as at the first point.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -132,7 +132,7 @@ class LossPrice:
     lost_requests: float
 
     def value_at(self, replicas: int) -> float:
-        """Return the value per second that is lost on average with so many replicas."""
+        """Return the value per second that is lost on average with this many replicas."""
         if replicas <= self.points[0][0]:
             return self.points[0][1]
         for (low, value_low), (high, value_high) in pairwise(self.points):

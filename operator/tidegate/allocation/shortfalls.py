@@ -130,7 +130,7 @@ def _find_pool_shortfalls(use: PlacedShare) -> Iterator[tuple[RulePriority, Rela
         )
     if violations[RulePriority.BUDGET]:
         excess = int(violations[RulePriority.BUDGET])
-        limit = "the pool is held" if pool.hold else f"budget {pool.budget}, dwell times included"
+        limit = "the pool is held" if pool.hold else f"budget {pool.budget}, with the stabilization window"
         yield (
             RulePriority.BUDGET,
             RelaxedRule("budget", pool.name, f"{excess} slices move for safety beyond it ({limit})"),

@@ -20,7 +20,7 @@ MIN_VALUE: Final = 1e-9
 _SHARE_ERROR: Final = 1e-6
 _MIN_EXPECTED_EVERY_S: Final = 1.0
 DEFAULT_LOAD_S: Final = 30.0
-"""Time to load of a replica of which nothing is measured."""
+"""Load time of a replica without a measurement."""
 DEFAULT_DRAIN_S: Final = 10.0
 
 
@@ -257,7 +257,7 @@ class HorizonStep:
 class AllocationSnapshot:
     """Inputs of one decision; objects are sorted by name, so that their order has no effect.
 
-    `dwell_s` is how long a started real-time replica is not stopped again, except for safety. Replicas of other tiers are not
+    `dwell_s` is the stabilization window in seconds: how long a started real-time replica is not stopped again, except for safety. Replicas of other tiers are not
     stopped while they load.
     """
 

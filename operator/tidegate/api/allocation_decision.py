@@ -202,7 +202,7 @@ class AllocationDecisionSpec(StatusModel):
 
 
 class DecisionOutcome(StatusModel):
-    """How the decision was carried out."""
+    """How the decision was executed."""
 
     applied_at: Annotated[
         datetime | None, Field(description="When all moves were complete: new replicas ready, old ones gone.")
@@ -216,7 +216,7 @@ class DecisionOutcome(StatusModel):
         Field(ge=0, description="Slices that the decision has moved: released and assigned ones together."),
     ] = None
     error: Annotated[
-        str, Field(max_length=1024, description="Why the decision was not carried out, or only in part.")
+        str, Field(max_length=1024, description="Why the decision was not executed, or only in part.")
     ] = ""
 
 
@@ -246,7 +246,7 @@ class AllocationDecision(CustomResource):
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the decision was carried out completely, or was given up."""
+        """Return whether the decision was executed completely, or was given up."""
         outcome = self.status.outcome
         return outcome is not None and (outcome.applied_at is not None or bool(outcome.error))
 

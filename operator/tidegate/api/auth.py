@@ -126,7 +126,7 @@ class MtlsAuth(ApiModel):
         Field(
             min_length=1,
             max_length=64,
-            description="Subject alternative names, of which the certificate must have one, letter by letter: URIs "
+            description="Subject alternative names: the certificate must have one of them, compared letter by letter: URIs "
             "(spiffe://example.com/ads/ranker) or DNS names (ranker.ads.example.com); wildcards in a certificate do not "
             "match. The chart's gateway.tls.clientAuthority must have signed the certificate. "
             "Other identities get 403 (gRPC: PERMISSION_DENIED).",

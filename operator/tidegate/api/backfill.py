@@ -67,7 +67,7 @@ class BackfillSpec(ApiModel):
             ge=0,
             le=MAX_SHARDS,
             description=f"Number of pods that run at once, 0 to {MAX_SHARDS}; 0 pauses the run. Each requests "
-            "spec.resources and 128Mi more memory, of which it may use 2Gi more, beside those of the replicas.",
+            "spec.resources and 128Mi more memory, and may use 2Gi beyond that, in addition to the replicas.",
         ),
     ] = 2
     run: Annotated[

@@ -30,7 +30,7 @@ BrokerAddress = Annotated[
     ValidationRules(
         must_match(
             rf"{HOST_PATTERN}:{PORT_PATTERN}",
-            "must be <host>:<port> with a port of 1 to 65535; credentials belong into the Secret of secretName",
+            "must be <host>:<port> with a port of 1 to 65535; put credentials into the Secret that secretName names",
         )
     ),
 ]
@@ -56,7 +56,7 @@ class BrokerSubject(ApiModel):
 
 
 class DeadLetters(ApiModel):
-    """Where messages go that cannot be used, on the stream's own broker: they are published with the reason in their headers."""
+    """Dead-letter subject or topic on the stream's own broker: messages that cannot be used are published there, with the reason in a header."""
 
     RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one("subject", "topic"),)
 

@@ -185,7 +185,7 @@ class CompiledGraph(StatusModel):
         tuple[Annotated[str, Field(max_length=256)], ...],
         Field(
             max_length=256,
-            description="Those of spec.model.sharedInputs of which the compiled graph takes one row for all rows of a request.",
+            description="The inputs of spec.model.sharedInputs for which the compiled graph accepts one row for all rows of a request.",
         ),
         ListAtomic(),
     ] = ()

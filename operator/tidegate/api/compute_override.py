@@ -26,7 +26,7 @@ AUTHOR_ANNOTATION: Final = "tidegate.io/author"
 
 
 class OverrideKind(StrEnum):
-    """Kinds that an override can target."""
+    """Kinds of an override's target."""
 
     INFERENCE = "Inference"
     COMPUTE_POOL = "ComputePool"
@@ -65,13 +65,13 @@ class OverrideTarget(ApiModel):
 
 
 class ReplicaPin(ApiModel):
-    """Fixes the number of replicas, within spec.scaling."""
+    """Fixes the number of replicas, between minReplicas and maxReplicas of spec.scaling."""
 
     replicas: Annotated[int, Field(strict=True, ge=0, le=MAX_REPLICAS, description="Number of replicas.")]
 
 
 class ReplicaFloor(ApiModel):
-    """Sets the smallest number of replicas, within spec.scaling."""
+    """Sets the smallest number of replicas, between minReplicas and maxReplicas of spec.scaling."""
 
     replicas: Annotated[
         int, Field(strict=True, ge=1, le=MAX_REPLICAS, description="Smallest number of replicas.")
@@ -109,7 +109,7 @@ class ComputeOverrideSpec(ApiModel):
         Field(
             strict=True,
             description="True keeps the Inference's present number of replicas. For a ComputePool, it allows only moves that lost "
-            "nodes or realtime floors require.",
+            "nodes or real-time floors require.",
         ),
     ] = False
     reason: Annotated[
@@ -134,18 +134,18 @@ class ComputeOverrideSpec(ApiModel):
 
     @property
     def replica_count(self) -> int | None:
-        """Return the number of a pin or a floor."""
-        number = self.pin or self.floor
-        return None if number is None else number.replicas
+        """Return the replicas of the pin or the floor; None for a hold."""
+        bound = self.pin or self.floor
+        return None if bound is None else bound.replicas
 
 
 class ComputeOverrideStatus(StatusModel):
-    """Whether the override is in force."""
+    """Whether the override is active."""
 
     observed_generation: ObservedGeneration = NOT_OBSERVED
     conditions: Annotated[
         tuple[ObservedCondition, ...],
-        Field(max_length=8, description="Ready: whether the override is in force."),
+        Field(max_length=8, description="Ready: whether the override is active."),
         ListMap("type"),
     ] = ()
 
@@ -165,9 +165,14 @@ class ComputeOverride(CustomResource):
     @property
     def end_time(self) -> datetime:
         """Return when the override ends: at most seven days after its creation."""
-        expiry = datetime.fromisoformat(self.spec.expires_at)
+        expiry, limit = datetime.fromisoformat(self.spec.expires_at), self.end_limit
+        return expiry if limit is None else min(expiry, limit)
+
+    @property
+    def end_limit(self) -> datetime | None:
+        """Return seven days after the creation: no later expiresAt extends the override; None before it is created."""
         created = self.metadata.creation_timestamp
-        return expiry if created is None else min(expiry, created.astimezone(UTC) + MAX_OVERRIDE_DURATION)
+        return None if created is None else created.astimezone(UTC) + MAX_OVERRIDE_DURATION
 
     @property
     def author(self) -> str:

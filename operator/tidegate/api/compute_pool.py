@@ -43,7 +43,7 @@ class TaintEffect(StrEnum):
 
 
 class Toleration(ApiModel):
-    """A taint of the pool's nodes that its pods tolerate, as in a pod."""
+    """A toleration of the pool's pods, as in spec.tolerations of a Pod."""
 
     RULES: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
@@ -90,9 +90,9 @@ class MpsSlice(ApiModel):
             strict=True,
             ge=2,
             le=48,
-            description="Number of equal slices of each GPU, 2 to 48 (16 on GPUs before compute capability 7.5): each gets "
-            "that share of the memory and at most that share of the multiprocessors. After a change, drain each node and "
-            "change its label, one node at a time.",
+            description="Number of equal slices of each GPU, 2 to 48 (16 on GPUs before compute capability 7.5): with n slices, each "
+            "gets 1/n of the memory and at most 1/n of the multiprocessors. After a change, drain one node after the other and "
+            "set its label as the condition SharingConfigured shows.",
         ),
     ]
     run_as_user: Annotated[
@@ -183,7 +183,7 @@ class RealtimeBounds(TierBounds):
         *TierBounds.RULES,
         ValidationRule(
             cel="!has(self.ceiling) || self.warmSpares <= self.ceiling",
-            message="warmSpares must not be above ceiling, since spares count in it: lower warmSpares, or raise ceiling",
+            message="warmSpares must not be above ceiling, since warm spares count towards it: lower warmSpares, or raise ceiling",
             check=lambda bounds: bounds.ceiling is None or bounds.warm_spares <= bounds.ceiling,
             field="warmSpares",
         ),
@@ -195,8 +195,8 @@ class RealtimeBounds(TierBounds):
             strict=True,
             ge=0,
             le=MAX_SLICES,
-            description="Slices that the allocator keeps for warm spares: loaded replicas of realtime Inferences that get no "
-            "requests until another replica fails or demand rises. Floors of all tiers and realtime demand come first.",
+            description="Slices that the allocator keeps for warm spares: loaded replicas of real-time Inferences that get no "
+            "requests until another replica fails or demand rises. Floors of all tiers and real-time demand come first.",
         ),
     ] = 0
 
@@ -235,7 +235,7 @@ class PolicyMode(StrEnum):
 
     @property
     def executes_decisions(self) -> bool:
-        """Return whether the planner executes decisions in this mode."""
+        """Return whether the allocator executes decisions in this mode."""
         return self is not PolicyMode.RECOMMEND_ONLY
 
 
@@ -249,7 +249,7 @@ class MoveBudget(ApiModel):
             ge=1,
             le=100,
             description="Most slices that move within the period, in percent of the healthy ones, rounded up. Moves that "
-            "restore lost nodes and realtime floors are not limited.",
+            "lost nodes or real-time floors require are not limited.",
         ),
     ]
     per: Annotated[
@@ -279,7 +279,7 @@ class FreezeWindow(ApiModel):
 
 
 class ForecastPolicy(ApiModel):
-    """Forecasts of the demand for realtime Inferences with spec.scaling, so that replicas start before they are needed."""
+    """Forecasts of the demand for real-time Inferences with spec.scaling, so that replicas start before they are needed."""
 
     horizon: Annotated[
         Annotated[DurationText, duration_between("10s", "1h")],
@@ -297,7 +297,7 @@ class ForecastPolicy(ApiModel):
         ),
         Field(
             description="Share of the time in which demand should stay below its forecast, more than 0.5 and less than 1: a "
-            "decimal in quotes. A higher one keeps more replicas in reserve for demand that is hard to forecast."
+            "decimal in quotes. A higher quantile keeps more replicas in reserve for demand that is hard to forecast."
         ),
     ] = "0.9"
 
@@ -327,22 +327,22 @@ class SharedSpareLimits(ApiModel):
 
 
 class NodeLossPolicy(ApiModel):
-    """What realtime Inferences hold for the loss of a node."""
+    """How many spare replicas real-time Inferences keep for the loss of a node."""
 
     mode: Annotated[
         NodeLossMode,
         Field(
-            description="Priced holds a replica in reserve where the requests that it would save, times their value, are worth "
-            "more than its slices elsewhere. Strict holds what the demand takes when any node is lost, before all value. Shared "
-            "loads the models on spares that Inferences of a namespace share, before all value; Inferences that no spare serves "
-            "are Priced. spec.scaling.nodeLoss of an Inference replaces it."
+            description="Priced keeps a spare replica if the value of the requests that it would save exceeds what its slices "
+            "earn elsewhere. Strict keeps enough replicas to serve the demand when any one node is lost, whatever other Inferences "
+            "lose by that. Shared loads the models on spares that Inferences of a namespace share, whatever other Inferences lose by "
+            "that; Inferences that no spare serves are Priced. spec.scaling.nodeLoss of an Inference replaces it."
         ),
     ] = NodeLossMode.PRICED
     expected_every: Annotated[
         Annotated[DurationText, duration_between("1h", "100000h")],
         Field(
-            description="Mean time from a node's start to its loss, from 1h to 100000h, for mode Priced: shorter holds more in "
-            "reserve. Count losses without notice: faults and reclaimed spot instances, not drains."
+            description="Mean time from a node's start to its loss, from 1h to 100000h, for mode Priced: a shorter time keeps "
+            "more spare replicas. Count losses without notice: faults and reclaimed spot instances, not drains."
         ),
     ] = "720h"
     shared_spares: Annotated[
@@ -360,8 +360,8 @@ class AllocationPolicy(ApiModel):
     mode: Annotated[
         PolicyMode,
         Field(
-            description="RecommendOnly writes AllocationDecisions and moves nothing. Auto carries them out. Hold moves "
-            "only what lost nodes and realtime floors require."
+            description="RecommendOnly writes AllocationDecisions and moves nothing. Auto executes them. Hold moves "
+            "only what lost nodes and real-time floors require."
         ),
     ] = PolicyMode.RECOMMEND_ONLY
     interval: Annotated[
@@ -371,14 +371,15 @@ class AllocationPolicy(ApiModel):
     dwell: Annotated[
         Annotated[DurationText, duration_between("0s", "1h")],
         Field(
-            description="How long a realtime replica is kept after a decision started it, from 0s to 1h, unless lost nodes "
-            "or realtime floors require its slices; and how long the highest demand for a realtime Inference counts, at least a "
-            "minute. A longer dwell moves less; a shorter one frees slices sooner after a peak."
+            description="Stabilization window for scaling down real-time Inferences, from 0s to 1h. A replica is kept this long "
+            "after a decision started it, unless lost nodes or real-time floors require its slices. The allocator plans for the "
+            "highest demand within this window, at least a minute. A longer window moves less; a shorter one frees slices "
+            "sooner after a peak."
         ),
     ] = "5m"
     moves: Annotated[
         MoveBudget | None,
-        Field(description="Limit of the slices that may move within a period. Absent: no limit."),
+        Field(description="Budget: the most slices that may move within a period. Absent: no limit."),
     ] = None
     freeze: Annotated[
         tuple[FreezeWindow, ...],
@@ -391,16 +392,16 @@ class AllocationPolicy(ApiModel):
     forecast: Annotated[
         ForecastPolicy | None,
         Field(
-            description="Plan for the forecast of the demand where it exceeds the present demand. An Inference needs a day of "
-            "history for that. Absent: the present demand counts."
+            description="Plan for the forecast of the demand where it exceeds the present demand. A forecast needs a day of "
+            "history. Absent: plan for the present demand."
         ),
     ] = None
     events: Annotated[
         tuple[DemandEvent, ...],
         Field(
             max_length=16,
-            description="Events at which more demand is expected. Replicas start before one, forecast.horizon ahead, or without "
-            "forecast 5m, or the longest measured load time of the pool's replicas if that is longer.",
+            description="Events at which more demand is expected. Replicas start ahead of an event: by forecast.horizon, or 5m "
+            "without forecast; by the longest measured load time of the pool's replicas if that is longer.",
         ),
         ListMap("name"),
     ] = ()
@@ -464,8 +465,8 @@ class SliceCounts(StatusModel):
     ] = 0
 
     @property
-    def used(self) -> int:
-        """Return the number of healthy slices that pods have."""
+    def assigned(self) -> int:
+        """Return the number of healthy slices that are assigned to pods."""
         return max(self.healthy - self.free, 0)
 
 
@@ -491,13 +492,16 @@ class ComputePoolStatus(StatusModel):
         int | None,
         Field(
             ge=0,
-            description="By how many percent the share of used slices of the fullest healthy node exceeds that of all healthy nodes: "
-            "0 if they are equally full. Absent if no slice is used.",
+            description="How much fuller the fullest healthy node is than the average of the healthy nodes, in percent of that "
+            "average: 0 if all are equally full. Absent if no slice is assigned.",
         ),
     ] = None
     mode: Annotated[
         PolicyMode | None,
-        Field(description="What the allocator does with its decisions; Hold also under a ComputeOverride."),
+        Field(
+            description="Effective mode of the allocator: Hold instead of Auto while a freeze window or a ComputeOverride holds "
+            "the pool."
+        ),
     ] = None
     last_decision: Annotated[
         str | None, Field(max_length=253, description="Name of the newest AllocationDecision.")
@@ -507,7 +511,7 @@ class ComputePoolStatus(StatusModel):
         tuple[FaultyNode, ...],
         Field(
             max_length=MAX_FAULTY_NODES,
-            description="Nodes whose GPU sharing has a fault, where node agents run.",
+            description="Nodes whose GPU sharing has a fault; empty unless node agents run.",
         ),
         ListMap("node"),
     ] = ()
@@ -517,8 +521,9 @@ class ComputePoolStatus(StatusModel):
             max_length=32,
             description="Ready, Reconciling, Stalled and Healthy; SharingConfigured if slice.mps is set, and SharingHealthy "
             "if node agents run as well; Allocated and "
-            "SignalsFresh if Inferences with spec.scaling use the pool; Forecasting if policy.forecast is set and some of "
-            "them are realtime, and EventsPlanned if policy.events is; OverrideActive if a ComputeOverride applies.",
+            "SignalsFresh if Inferences with spec.scaling use the pool; Forecasting if policy.forecast is set, and "
+            "EventsPlanned if policy.events is set, each only with a real-time Inference that has spec.scaling; OverrideActive "
+            "if a ComputeOverride of the pool is active.",
         ),
         ListMap("type"),
     ] = ()
@@ -542,5 +547,5 @@ class ComputePool(CustomResource):
 
     @property
     def effective_mode(self) -> PolicyMode:
-        """Return the mode of the allocator's last tick, or that of the spec before the first."""
+        """Return the mode of the allocator's last tick; before the first, the mode of the spec."""
         return self.status.mode or self.spec.policy.mode

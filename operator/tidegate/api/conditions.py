@@ -106,7 +106,7 @@ class ObservedCondition(StatusModel):
     ] = ""
     message: Annotated[str, Field(description="Reason in a sentence, for people.", max_length=32768)] = ""
     observed_generation: Annotated[
-        int, Field(description="The metadata.generation that the condition is about.", ge=0)
+        int, Field(description="The metadata.generation that the condition describes.", ge=0)
     ] = 0
     last_transition_time: Annotated[datetime, Field(description="When status last changed.")]
 

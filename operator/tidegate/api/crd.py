@@ -236,7 +236,7 @@ KIND_DEFINITIONS: Final = (
             PrinterColumn(
                 "Error",
                 ".status.outcome.error",
-                "Why the decision was not carried out, or only in part.",
+                "Why the decision was not executed, or only in part.",
                 wide=True,
             ),
         ),

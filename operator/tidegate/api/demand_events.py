@@ -71,11 +71,11 @@ class DemandEvent(ApiModel):
         tuple[InferenceName, ...],
         Field(
             max_length=64,
-            description="Inferences that the event is about. Absent: every realtime Inference of the pool with spec.scaling.",
+            description="Inferences whose demand the event changes. Absent: every real-time Inference of the pool with spec.scaling.",
         ),
         ListAtomic(),
     ] = ()
 
     def concerns_inference(self, key: ObjectKey) -> bool:
-        """Return whether the event is about an Inference of its pool."""
+        """Return whether the event changes the demand for an Inference of its pool."""
         return not self.inferences or any(inference.object_key == key for inference in self.inferences)

@@ -337,7 +337,7 @@ class FeatureComputeSpec(ApiModel):
         StorageSize | None,
         Field(
             description="Disk that each replica requests for its tables, in bytes, as a quantity from 64Mi to 1Ti: pods run only on "
-            "nodes that have so much for them. All converted tables of a replica have at most so many bytes. Absent: none is requested, "
+            "nodes with that much free. All converted tables of a replica have at most this size. Absent: none is requested, "
             "and models.maxArtefactBytes is the bound."
         ),
     ] = None

@@ -323,7 +323,7 @@ class RolloutSpec(ApiModel):
         RolloutMode,
         Field(
             description="Surge starts a new pod, waits until its model is ready, then drains an old one: "
-            "it needs capacity for one more pod. InPlace drains an old pod first and then starts its replacement: "
+            "it needs capacity for one more pod. InPlace drains and deletes an old pod before it creates the new one, and changes no running pod: "
             "it needs no spare capacity, but meanwhile runs with one pod less, and with none if replicas is 1."
         ),
     ] = RolloutMode.SURGE
@@ -464,7 +464,7 @@ class Capacity(ApiModel):
 
 
 class NodeLossMode(StrEnum):
-    """What realtime Inferences hold for the loss of a node."""
+    """How many spare replicas real-time Inferences keep for the loss of a node."""
 
     PRICED = "Priced"
     STRICT = "Strict"
@@ -607,7 +607,7 @@ class InferenceSpec(ApiModel):
         ),
         ValidationRule(
             cel="self.replicas > 0 || self.tier != 'realtime'",
-            message="replicas: 0 is only for tier nearline and offline, since nothing would answer a realtime request: "
+            message="replicas: 0 is only for tier nearline and offline, since nothing would answer a real-time request: "
             "set replicas to 1 or more, change the tier, or delete the Inference",
             check=lambda spec: spec.replicas > 0 or spec.tier.traits.scales_to_zero,
             field="replicas",
@@ -642,7 +642,7 @@ class InferenceSpec(ApiModel):
         ),
         ValidationRule(
             cel="!has(self.scaling) || self.scaling.minReplicas > 0 || self.tier != 'realtime'",
-            message="scaling.minReplicas: 0 is only for tier nearline and offline, since nothing would answer a realtime "
+            message="scaling.minReplicas: 0 is only for tier nearline and offline, since nothing would answer a real-time "
             "request: set scaling.minReplicas to 1 or more, or change the tier",
             check=lambda spec: (
                 spec.scaling is None or spec.scaling.min_replicas > 0 or spec.tier.traits.scales_to_zero
@@ -699,7 +699,7 @@ class InferenceSpec(ApiModel):
             le=MAX_INSTANCES,
             description=f"Number of processes of the model in each replica, 1 to {MAX_INSTANCES}; each executes requests of its own, "
             "on Tidegate's runner with its share of the CPUs as threads. Several answer more large requests under load. Each "
-            "has the model's memory of its own. 1 leaves instance_group in the config.pbtxt of the artefact in force. Only with "
+            "has the model's memory of its own. 1 leaves instance_group in the config.pbtxt of the serving version. Only with "
             "format ONNX.",
         ),
     ] = 1
@@ -995,7 +995,7 @@ class Inference(CustomResource):
     def narrow_to_pool(self, pool: str) -> Inference:
         """Return the Inference as the allocator of one of its pools decides about it: with the allocation there.
 
-        The range is about all pools, so that it has no minimum here. With one pool, or a fixed number, nothing changes.
+        The range applies to the sum over all pools, so it has no minimum here. With one pool, or a fixed number, nothing changes.
         """
         scaling, allocation, placement = self.spec.scaling, self.status.allocation, self.spec.placement
         if scaling is None or placement is None or placement.pools is None:

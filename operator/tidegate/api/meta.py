@@ -36,7 +36,7 @@ ObservedGeneration = Annotated[
     int,
     Field(
         ge=NOT_OBSERVED,
-        description="The metadata.generation that this status is about; -1 until the controllers have observed the object.",
+        description="The metadata.generation that this status describes; -1 until the controllers have observed the object.",
     ),
 ]
 

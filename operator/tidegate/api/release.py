@@ -150,7 +150,7 @@ def _leaves_stable_requests(release: ReleaseSpec) -> bool:
 class ReleaseSpec(ApiModel):
     """Moves traffic to one target of a route in steps, checks it, and rolls back if a check fails.
 
-    It changes the weights in effect, shown in status.routes, and not the spec.
+    It changes the effective weights, shown in status.routes, and not the spec.
     """
 
     RULES: ClassVar[tuple[ValidationRule, ...]] = (
@@ -276,7 +276,7 @@ class ReleaseStatus(StatusModel):
     ]
     phase: Annotated[ReleasePhase, Field(description="Progressing, Paused, Promoted or RolledBack.")]
     step: Annotated[int, Field(ge=1, description="Number of the current step, from 1.")] = 1
-    weight: Annotated[int, Field(ge=0, le=100, description="The target's share in effect, in percent.")] = 0
+    weight: Annotated[int, Field(ge=0, le=100, description="The target's effective share, in percent.")] = 0
     since: Annotated[datetime, Field(description="When the current step, or the final phase, started.")]
     reason: Annotated[str, Field(max_length=64, description="Reason in one CamelCase word.")] = ""
     message: Annotated[str, Field(max_length=4_096, description="Reason in a sentence.")] = ""

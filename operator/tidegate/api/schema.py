@@ -15,7 +15,7 @@ VALIDATIONS_KEY: Final = "x-kubernetes-validations"
 
 
 class BrokenRuleError(ValueError):
-    """Value that breaks a rule; `field` is the part of it that the message is about, or empty."""
+    """Value that breaks a rule; `field` is the part of it to correct, or empty."""
 
     def __init__(self, message: str, *, field: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class BrokenRuleError(ValueError):
 class ValidationRule:
     """A rule for a value: CEL for the API server, and the same check in Python, for objects that an older CRD let pass.
 
-    `field` names the part of the value that the message is about, in the API's spelling (`maxQueueDelay`).
+    `field` names the part of the value to correct, in the API's spelling (`maxQueueDelay`).
     """
 
     cel: str

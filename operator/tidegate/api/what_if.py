@@ -119,7 +119,9 @@ class DayWhatIf(PoolChanges):
         None
     )
     lost_nodes: Annotated[tuple[LostNodes, ...], Field(max_length=16, description="Losses of nodes.")] = ()
-    dwell: Annotated[DurationText | None, Field(description="The pool's spec.policy.dwell.")] = None
+    dwell: Annotated[
+        DurationText | None, Field(description="The pool's stabilization window, spec.policy.dwell.")
+    ] = None
     node_loss: Annotated[
         NodeLossMode | None,
         Field(description="The pool's spec.policy.nodeLoss.mode; Inferences that set their own keep it."),

@@ -41,7 +41,7 @@ def compute_features(
         typer.Option(
             "--time",
             metavar="COLUMN",
-            help="Column with the time of each row, as of which its features over events are computed.",
+            help="Column with the time of each row: features over events are computed as of that time.",
         ),
     ] = None,
     events: Annotated[

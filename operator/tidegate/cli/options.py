@@ -119,7 +119,7 @@ Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="text, wide
 def run_or_exit(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
     """Run a command's coroutine and return its result; on an error, print one line to stderr and exit.
 
-    A ValueError is about the arguments; every other error means that there is no result.
+    A ValueError means invalid arguments; every other error means that there is no result.
     """
     try:
         return run_async(work)

@@ -107,7 +107,10 @@ def simulate_trace(
     max_replicas: MostReplicas = None,
     value: RequestValues = None,
     dwell: Annotated[
-        str | None, typer.Option("--dwell", help="Another spec.policy.dwell of the pool, like 10m.")
+        str | None,
+        typer.Option(
+            "--dwell", help="Another stabilization window (spec.policy.dwell) of the pool, like 10m."
+        ),
     ] = None,
     node_loss: Annotated[
         str | None,

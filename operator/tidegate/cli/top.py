@@ -1,4 +1,4 @@
-"""`tidegate top pools | inferences`: slices in use, requests per second, p99, and value per slice."""
+"""`tidegate top pools | inferences`: assigned slices, requests per second, p99, and value per slice."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def show_pools(
     *,
     cluster: ClusterOptions,
 ) -> None:
-    """Show slices in use, requests and value per slice of ComputePools, and what one more slice would earn."""
+    """Show assigned slices, requests and value per slice of ComputePools, and what one more slice would earn."""
     from tidegate.services.traffic import TopOptions, read_top_pools
 
     sampling = TopOptions(window, gateways or (), system)

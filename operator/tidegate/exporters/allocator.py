@@ -44,7 +44,7 @@ _RECLAIM = ALLOCATOR.add_histogram(
     buckets=_RECLAIM_S,
 )
 _OVERRIDES = ALLOCATOR.add_gauge(
-    "overrides", "ComputeOverrides in force for the pool or its Inferences.", "pool"
+    "overrides", "Active ComputeOverrides of the pool or its Inferences.", "pool"
 )
 _FACTOR = ALLOCATOR.add_gauge(
     "capacity_factor",
@@ -137,7 +137,7 @@ class AllocatorMetrics:
         _show_inferences(self._forecast, self._forecasts, pool, rates)
 
     def show_deadlines(self, pool: str, shortfalls: Mapping[str, float]) -> None:
-        """Show the messages per second that a pool's Inferences lack for their deadlines, and remove those of others."""
+        """Show the messages per second that a pool's Inferences lack for their deadlines, and remove the values of all others."""
         _show_inferences(self._deadlines, self._shortfalls, pool, shortfalls)
 
     def show_offers(self, pool: str, values: Mapping[str, float]) -> None:
@@ -156,7 +156,7 @@ class AllocatorMetrics:
         self._values[pool] = values
 
     def show_due(self, pool: str, *, interval_s: float, now_s: float) -> None:
-        """Show that a pool is decided at least every so often, from the first call on; `now_s` is in seconds since 1970."""
+        """Show the interval within which a pool must be decided, from the first call on; `now_s` is in seconds since 1970."""
         self._interval.labels(pool).set(interval_s)
         if pool not in self._waiting:
             self._waiting.add(pool)
@@ -169,7 +169,7 @@ class AllocatorMetrics:
             self._signals.labels(pool).set(now_s)
 
     def hide_pool(self, pool: str) -> None:
-        """Remove the times of a pool about which there is nothing to decide, so that no alert fires, and its values."""
+        """Remove the times and values of a pool without Inferences to decide about, so that no alert fires."""
         self.show_deadlines(pool, {})
         self.show_offers(pool, {})
         self.show_values(pool, {})

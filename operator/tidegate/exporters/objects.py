@@ -102,7 +102,7 @@ _POOL_TIER_SLICES = OBJECTS.add_gauge(
 )
 _POOL_IMBALANCE = OBJECTS.add_gauge(
     "pool_imbalance_ratio",
-    "Share of used slices of the ComputePool's fullest healthy node, over that of all its healthy nodes: 1 if they are equally full.",
+    "Utilisation of the ComputePool's fullest healthy node divided by that of all its healthy nodes: 1 if all are equally full.",
     "pool",
 )
 _SPARE_SLICES = OBJECTS.add_gauge(

@@ -51,7 +51,7 @@ class SolverInputs:
         self._inputs[pool] = solver_input
 
     def forget(self, pool: ObjectKey) -> None:
-        """Forget a pool that was deleted, or about which nothing is decided."""
+        """Forget a pool that was deleted, or that has no Inferences to decide about."""
         self._inputs.pop(pool, None)
 
     def clear(self) -> None:

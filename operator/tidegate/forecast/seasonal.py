@@ -21,7 +21,7 @@ from tidegate.allocation.errors import InvalidInputError
 DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
 _MAX_PERIODS: Final = 4
-"""Earlier days or weeks of which the median is taken."""
+"""Largest number of earlier days or weeks whose median is the forecast."""
 _WINDOWS: Final = (1, 3, 12)
 """Latest rates that are compared with those of the season."""
 _LONG_WINDOW_S: Final = 21_600.0

@@ -136,8 +136,8 @@ ALLOCATION: Final = Dashboard(
                     unit=PanelUnit.SECONDS,
                 ),
                 Panel(
-                    title="Overrides in force",
-                    description="ComputeOverrides in effect. `kubectl get computeoverrides` shows their authors and expiry.",
+                    title="Active overrides",
+                    description="ComputeOverrides that have not ended. `kubectl get computeoverrides` shows their authors and expiry.",
                     queries=(
                         PanelQuery(
                             f"max by (pool) ({pool_series('tidegate_allocator_overrides')})", "{{pool}}"

@@ -216,7 +216,7 @@ BREAKDOWN: Final = Dashboard(
                     unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
-                    title="Busy pods",
+                    title="Busy time by pod",
                     description="Share of the time in which a pod computes. Near 1, the pod is at its capacity.",
                     queries=(
                         PanelQuery(

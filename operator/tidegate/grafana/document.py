@@ -149,8 +149,8 @@ def _line_style(panel: Panel) -> dict[str, Any]:
 
 
 def _threshold_steps(panel: Panel) -> list[dict[str, Any]]:
-    if panel.warn_above is not None:
-        return [{"color": _GOOD, "value": None}, {"color": _BAD, "value": panel.warn_above}]
+    if panel.warn_from is not None:
+        return [{"color": _GOOD, "value": None}, {"color": _BAD, "value": panel.warn_from}]
     if panel.warn_below is not None:
         return [{"color": _BAD, "value": None}, {"color": _GOOD, "value": panel.warn_below}]
     return [{"color": _GOOD, "value": None}]

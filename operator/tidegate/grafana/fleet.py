@@ -38,13 +38,13 @@ FLEET: Final = Dashboard(
                     "Objects not ready",
                     "Of any kind; the table below lists them.",
                     f"count(({_EVERYTHING}) == 0) or vector(0)",
-                    warn_above=1,
+                    warn_from=1,
                 ),
                 stat_panel(
                     "Objects stalled",
                     "They recover only when their spec or a referenced object changes.",
                     f"sum({_STALLED})",
-                    warn_above=1,
+                    warn_from=1,
                 ),
                 stat_panel(
                     "Demand",
@@ -139,7 +139,7 @@ FLEET: Final = Dashboard(
                         )
                         for window in ("5m", "1h", "6h")
                     ),
-                    warn_above=1,
+                    warn_from=1,
                     width=12,
                 ),
                 Panel(
@@ -152,7 +152,7 @@ FLEET: Final = Dashboard(
                         ),
                     ),
                     unit=PanelUnit.SHARE,
-                    warn_above=1,
+                    warn_from=1,
                     width=12,
                 ),
             ),

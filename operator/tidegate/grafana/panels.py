@@ -48,7 +48,7 @@ class Panel:
     unit: PanelUnit = PanelUnit.NUMBER
     kind: PanelKind = PanelKind.LINES
     stacked: bool = False
-    warn_above: float | None = None
+    warn_from: float | None = None
     """The panel is red from this value up."""
     warn_below: float | None = None
     """The panel is red below this value."""
@@ -99,7 +99,7 @@ def stat_panel(
     expression: str,
     unit: PanelUnit = PanelUnit.NUMBER,
     *,
-    warn_above: float | None = None,
+    warn_from: float | None = None,
     warn_below: float | None = None,
 ) -> Panel:
     """Return a panel with one number, for the top of a dashboard."""
@@ -109,7 +109,7 @@ def stat_panel(
         queries=(PanelQuery(expression),),
         unit=unit,
         kind=PanelKind.FIGURE,
-        warn_above=warn_above,
+        warn_from=warn_from,
         warn_below=warn_below,
         width=FIGURE_WIDTH,
     )

@@ -54,7 +54,7 @@ POOL_AND_MPS: Final = Dashboard(
             "Pools",
             (
                 stat_panel("Slices", "Of the selected pools.", _total_slices("total")),
-                stat_panel("Healthy", "On nodes that take pods.", _total_slices("healthy")),
+                stat_panel("Healthy", "On nodes that accept pods.", _total_slices("healthy")),
                 stat_panel("Free", "Slices without a pod.", _total_slices("free")),
                 stat_panel(
                     "In use",
@@ -64,18 +64,18 @@ POOL_AND_MPS: Final = Dashboard(
                 ),
                 stat_panel(
                     "Overrides",
-                    "ComputeOverrides in effect for the selected pools or their Inferences.",
+                    "Active ComputeOverrides of the selected pools or their Inferences.",
                     f"sum(max by (pool) ({pool_series('tidegate_allocator_overrides')}))",
                 ),
                 stat_panel(
                     "Faulty nodes",
                     "Nodes with a current fault in GPU sharing.",
                     or_zero(f"sum({_FAULTY})"),
-                    warn_above=1,
+                    warn_from=1,
                 ),
                 Panel(
                     title="Slices by tier",
-                    description="Assigned slices. As load rises, real-time takes slices from near-line and offline, and returns them later.",
+                    description="Assigned slices. As load rises, tier realtime takes slices from nearline and offline, and returns them later.",
                     queries=(
                         PanelQuery(
                             f"sum by (pool, tier) (max by (pool, tier) ({pool_series('tidegate_pool_tier_slices')}))",
@@ -88,7 +88,7 @@ POOL_AND_MPS: Final = Dashboard(
                 ),
                 Panel(
                     title="Imbalance between nodes",
-                    description="Share of used slices of the fullest healthy node, over that of all healthy nodes: 1 if they are equally full. A node that is much fuller takes more with it when it is lost.",
+                    description="Utilisation of the fullest healthy node divided by that of all healthy nodes: 1 if all are equally full. The loss of a much fuller node loses more replicas.",
                     queries=(
                         PanelQuery(
                             f"max by (pool) ({pool_series('tidegate_pool_imbalance_ratio')})", "{{pool}}"
@@ -173,7 +173,7 @@ POOL_AND_MPS: Final = Dashboard(
                     unit=PanelUnit.BYTES,
                 ),
                 Panel(
-                    title="Busy pods",
+                    title="Busy time by pod",
                     description="Share of the time in which the model of a pod computes.",
                     queries=(
                         PanelQuery(
@@ -221,9 +221,9 @@ POOL_AND_MPS: Final = Dashboard(
                 ),
                 stat_panel(
                     "Daemons not responding",
-                    "MPS control daemons of nodes with a node agent. The controllers restart such a daemon three times.",
+                    "MPS control daemons of nodes with a node agent. The controllers restart such a daemon up to three times.",
                     "sum(1 - tidegate_node_mps_daemon_answers)",
-                    warn_above=1,
+                    warn_from=1,
                 ),
                 stat_panel("Clients", "Processes connected to MPS.", "sum(tidegate_node_mps_clients)"),
                 stat_panel(
@@ -235,7 +235,7 @@ POOL_AND_MPS: Final = Dashboard(
                     "Quarantined in 24 h",
                     "Nodes that were quarantined because a fault lasted.",
                     or_zero(f"sum(increase({pool_series('tidegate_pool_nodes_quarantined_total')}[24h]))"),
-                    warn_above=1,
+                    warn_from=1,
                 ),
                 stat_panel(
                     "Failed actions in 24 h",

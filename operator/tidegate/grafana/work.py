@@ -89,7 +89,7 @@ WORK: Final = Dashboard(
                     ),
                 ),
                 Panel(
-                    title="Busy pods",
+                    title="Busy time by pod",
                     description="Share of the time in which a pod waits for its model. If it is near 1 and there is a backlog, add replicas.",
                     queries=(
                         PanelQuery(

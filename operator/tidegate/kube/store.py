@@ -69,7 +69,7 @@ class ObjectStore:
         self.kind = kind
         self.synced = asyncio.Event()
         self.left_out: dict[ObjectKey, LeftOutObject] = {}
-        """Objects by key about which the transform or a subscriber raised an exception.
+        """Objects by key for which the transform or a subscriber raised an exception.
 
         The cache keeps such an object as it was before, or does not have it.
         """

@@ -34,7 +34,7 @@ class SnapshotSpans:
             self._newest.record_child("decision routed", {DECISION: decision, REVISION: snapshot.revision})
 
     def record_accepted(self, node: str, snapshot: Snapshot, seconds: float) -> None:
-        """Record that a gateway runs the snapshot, so many seconds after it was built."""
+        """Record that a gateway runs the snapshot, this many seconds after it was built."""
         self._newest.record_child(
             "snapshot accepted", {_NODE: node, REVISION: snapshot.revision}, lasted_s=seconds
         )

@@ -116,7 +116,7 @@ class BenchReport(Report):
             yield _format_line("failed", failure)
 
     def object_names(self) -> Iterator[str]:
-        """Yield nothing: a load test is about no object of its own."""
+        """Yield nothing: a load test has no objects."""
         return iter(())
 
 

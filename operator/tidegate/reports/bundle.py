@@ -65,7 +65,7 @@ class BundleReport(Report):
         yield f"{self.redacted} values were redacted and Secrets are not in it; read it before you pass it on"
 
     def object_names(self) -> Iterator[str]:
-        """Yield nothing: a bundle is about no object of its own."""
+        """Yield nothing: a bundle has no objects."""
         return iter(())
 
 

@@ -97,7 +97,7 @@ class DecisionReport(ApiModel):
                 if outcome.reclaim_seconds is None
                 else f", slices free after {outcome.reclaim_seconds:g} s"
             )
-            return f"carried out at {format_timestamp(outcome.applied_at)}{freed}"
+            return f"executed at {format_timestamp(outcome.applied_at)}{freed}"
         if outcome.state is OutcomeState.GIVEN_UP:
             moved = "" if outcome.moved_slices is None else f" after {outcome.moved_slices} slices"
             return f"given up{moved}: {outcome.error}"

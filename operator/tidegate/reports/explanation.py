@@ -16,7 +16,7 @@ from tidegate.api.conditions import ConditionType, format_timestamp
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.planning.allocator.decision import sort_newest_first
-from tidegate.planning.pools.overrides import select_in_force
+from tidegate.planning.pools.overrides import select_active_for
 from tidegate.reports.compiled_graph import describe_graph
 from tidegate.reports.decision import DecisionReport, OutcomeState
 from tidegate.reports.report import Report, format_name
@@ -87,14 +87,14 @@ class InferenceReport(Report):
     held_by: tuple[HoldReport, ...]
     """The holds of its pool."""
     overrides: tuple[OverrideReport, ...]
-    """The overrides of the Inference that are in force."""
+    """The active overrides of the Inference."""
     shared_spares: tuple[str, ...]
     """The spares that serve for replicas that are gone, with what they have, or why there is none; empty unless nodeLoss is Shared."""
     graph: CompiledGraph | None
     """What the compiler made of the version's graph; absent without spec.compile, and before it has ended."""
     conditions: tuple[ConditionReport, ...]
     outdated: bool
-    """Whether the status is about an older spec."""
+    """Whether the status describes an older spec."""
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the report; `wide` adds healthy conditions, and graph passes that were left out."""
@@ -219,7 +219,7 @@ def explain_inference(inference: Inference, inputs: ExplanationInputs) -> Infere
     deciding = next(
         (candidate for candidate in inputs.decisions if candidate.metadata.name == decision), None
     )
-    overrides = select_in_force(inputs.overrides, OverrideKind.INFERENCE, inference.key, inputs.now)
+    overrides = select_active_for(inputs.overrides, OverrideKind.INFERENCE, inference.key, inputs.now)
     return InferenceReport(
         inference=str(inference.key),
         tier=spec.tier,

@@ -127,7 +127,7 @@ class FeatureExplanation(Report):
     usage_known: bool
     """Whether the ModelAccesses and the Inferences with their status could be read; if not, no model is listed."""
     unread_namespaces: tuple[str, ...]
-    """Those that the FeatureCompute is shared with and whose models and Jobs are not listed."""
+    """Namespaces that the FeatureCompute is shared with and whose models and Jobs are not listed."""
     skipped: tuple[str, ...]
     """What could not be read, and why."""
 

@@ -45,7 +45,7 @@ class ListedFeature(ApiModel):
     computed_by_jobs: tuple[FeatureJobReport, ...]
     """Batches and backfills, which compute all features of the FeatureCompute."""
     unread_namespaces: tuple[str, ...]
-    """Those that the FeatureCompute is shared with and whose models and Jobs are not listed."""
+    """Namespaces that the FeatureCompute is shared with and whose models and Jobs are not listed."""
 
 
 class PlanProblemReport(ApiModel):

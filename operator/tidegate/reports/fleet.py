@@ -88,7 +88,7 @@ class FleetReport(Report):
     held_by: tuple[HoldReport, ...]
     """The holds of whole pools."""
     overrides: tuple[OverrideReport, ...]
-    """The overrides in force, without those in heldBy."""
+    """The active overrides, without those in heldBy."""
     version: str
     """The version of the command line."""
     control_plane: Mapping[str, str]
@@ -176,7 +176,7 @@ class FleetReport(Report):
 def report_fleet(
     fleet_objects: FleetObjects, now: datetime, version: str, namespace: str | None
 ) -> FleetReport:
-    """Report the objects. `namespace` is the one that was read; None for all."""
+    """Report the objects. `namespace` is the namespace that was read; None for all."""
     kinds: list[KindCount] = []
     attention: list[ObjectReport] = []
     states: dict[str, ObjectState] = {}

@@ -40,7 +40,7 @@ class NextHoursReport(ApiModel):
     quantile: float
     marks: tuple[SimulationMark, ...]
     inferences: tuple[InferenceCourse, ...]
-    """Those with the most slices first."""
+    """Ordered by slices, the most first."""
 
     @classmethod
     def from_plan(cls, plan: NextHours) -> Self:

@@ -81,7 +81,7 @@ def report_applied(
     """
     shortened = (write.shortened,) if write.shortened else ()
     other_overrides = [
-        override for override in context.in_force if override.metadata.name != written.metadata.name
+        override for override in context.active_overrides if override.metadata.name != written.metadata.name
     ]
     return SteeringReport(
         dry_run=dry_run,
@@ -149,13 +149,13 @@ def _precedence_warnings(
 
 def _remaining_warnings(context: OverrideContext, ended: Sequence[ComputeOverride]) -> Iterator[str]:
     names = {override.metadata.name for override in ended}
-    for override in context.in_force:
+    for override in context.active_overrides:
         if override.metadata.name not in names and not override.spec.hold:
             yield f"{describe_override(override)}; {_describe_end(override, context)}"
 
 
 def _other_holds(context: OverrideContext, *, ended_names: Sequence[str]) -> tuple[HoldReport, ...]:
-    holds = [*report_holds(context.in_force)] if context.inference is not None else []
+    holds = [*report_holds(context.active_overrides)] if context.inference is not None else []
     if context.pool is not None:
         holds += report_pool_holds(context.pool, context.overrides, context.now)
     return tuple(hold for hold in holds if hold.name is None or hold.name not in ended_names)

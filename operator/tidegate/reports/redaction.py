@@ -84,7 +84,7 @@ class Redactor:
     def redact_object(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Redact an object: environment variables, foreign annotations, and what looks like a credential.
 
-        Managed fields are dropped. Raises PermanentError for a Secret, of which nothing may stay.
+        Managed fields are dropped. Raises PermanentError for a Secret, because no part of it may remain.
         """
         if body.get("kind") == "Secret":
             message = "a Secret is never part of a report"

@@ -49,7 +49,7 @@ class ReleaseReport(Report):
     """Absent until the controllers begin the release."""
     step: int | None
     weight: int | None
-    """The target's share in effect, in percent."""
+    """The target's effective share, in percent."""
     since: datetime | None
     reason: str
     message: str

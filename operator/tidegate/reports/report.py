@@ -26,7 +26,7 @@ class Report(ApiModel):
 
     @abstractmethod
     def object_names(self) -> Iterator[str]:
-        """Yield the objects that the report is about, as kubectl takes them."""
+        """Yield the objects of the report, as kubectl takes them."""
 
 
 class VersionReport(Report):
@@ -39,7 +39,7 @@ class VersionReport(Report):
         yield self.version
 
     def object_names(self) -> Iterator[str]:
-        """Yield nothing: a version is about no object."""
+        """Yield nothing: a version has no objects."""
         return iter(())
 
 

@@ -139,7 +139,7 @@ class AccessRow(StateRow):
     released: str | None
     """The Inference that the release moves traffic to."""
     weight: int | None
-    """The Inference's share in effect, in percent."""
+    """The Inference's effective share, in percent."""
     programmed: bool
     """Whether every gateway runs the present generation."""
     url: str | None
@@ -398,7 +398,7 @@ def build_list_row(resource: CustomResource) -> ListRow:
             used = ", ".join(f"{tier.name} {tier.slices}" for tier in resource.status.ordered_tiers)
             report = ObjectReport.from_object(resource)
             return _make_list_row(
-                resource, report, used or "no slices assigned", f"{slices.used}/{slices.healthy}"
+                resource, report, used or "no slices assigned", f"{slices.assigned}/{slices.healthy}"
             )
         case ComputeOverride():
             report = ObjectReport.from_object(resource)

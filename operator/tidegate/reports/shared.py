@@ -1,4 +1,4 @@
-"""Report what several reports share: conditions, overrides in force, and what holds a pool."""
+"""Report what several reports share: conditions, active overrides, and what holds a pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.api.shared_spares import SharedSpareStatus
 from tidegate.planning.allocator.freeze import find_freeze
-from tidegate.planning.pools.overrides import describe_override, select_in_force
+from tidegate.planning.pools.overrides import describe_override, select_active_for
 
 
 class ConditionReport(ApiModel):
@@ -158,7 +158,7 @@ def report_pool_holds(
     pool: ComputePool, overrides: Iterable[ComputeOverride], now: datetime
 ) -> tuple[HoldReport, ...]:
     """Return everything that holds a pool, even if its mode lets nothing move anyway."""
-    holds = list(report_holds(select_in_force(overrides, OverrideKind.COMPUTE_POOL, pool.key, now)))
+    holds = list(report_holds(select_active_for(overrides, OverrideKind.COMPUTE_POOL, pool.key, now)))
     policy = pool.spec.policy
     if policy.mode is PolicyMode.HOLD:
         message = f"spec.policy.mode of ComputePool {pool.key} is Hold: set it to Auto to let go"

@@ -131,7 +131,7 @@ def _not_observed_message(resource: ObjectWithConditions) -> str:
     observed, generation = resource.status.observed_generation, resource.metadata.generation
     if not resource.status.conditions:
         return "no controller has observed it yet"
-    return f"its status is about generation {observed}, and it has {generation}"
+    return f"its status describes generation {observed}, and it has {generation}"
 
 
 def _find_condition(conditions: Sequence[ObservedCondition], kind: ConditionType) -> ObservedCondition | None:

@@ -10,7 +10,7 @@ from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.model_access import ModelAccess, Route, RouteStatus
 from tidegate.api.shared_names import format_shared_name, is_shared_with
-from tidegate.planning.pools.overrides import select_in_force
+from tidegate.planning.pools.overrides import select_active_for
 from tidegate.reports.report import format_count
 from tidegate.reports.shared import OverrideReport
 from tidegate.reports.status import (
@@ -140,7 +140,7 @@ def report_inference(
         accesses=tuple(route for access in accesses for route in _find_routes(access, inference)),
         overrides=tuple(
             OverrideReport.from_override(override)
-            for override in select_in_force(overrides, OverrideKind.INFERENCE, inference.key, related.now)
+            for override in select_active_for(overrides, OverrideKind.INFERENCE, inference.key, related.now)
         ),
     )
 

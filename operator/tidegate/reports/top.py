@@ -62,7 +62,7 @@ class ModelTop(ApiModel):
     latency_p99_ms: float | None
     """At the gateways."""
     p99_unanswered: bool
-    """Whether more than one request in a hundred had no answer in time, so that there is no such figure."""
+    """Whether more than one request in a hundred had no answer in time, so that the p99 is unknown."""
     slo_ms: float | None
     demand_per_second: float | None
     """The demand that the allocator assumes."""
@@ -128,7 +128,7 @@ class PoolTop(ApiModel):
     """The sum over its Inferences with known requests."""
     value_per_second: float | None
     value_per_slice: float | None
-    """The value per slice in use."""
+    """The value per assigned slice."""
     unknown: int
     """The number of its Inferences with ready replicas and an unknown value, which the sums leave out."""
     price: float | None
@@ -270,7 +270,7 @@ def _report_pool(
     pool: ComputePool, models: Sequence[ModelTop], decisions: Sequence[AllocationDecision]
 ) -> PoolTop:
     status = pool.status
-    used = status.slices.used
+    used = status.slices.assigned
     values = [model.value_per_second for model in models if model.value_per_second is not None]
     rates = [model.requests_per_second for model in models if model.requests_per_second is not None]
     newest = next(iter(sort_newest_first(decisions)), None)

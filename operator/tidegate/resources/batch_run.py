@@ -7,9 +7,9 @@ from tidegate.resources.digest import hash_json
 
 
 def make_run_name(inference: Inference, batch: BatchSpec, plan_hash: str | None = None) -> str:
-    """Return the name of the run that the spec asks for: another one whenever the results could differ.
+    """Return the name of the run that the spec asks for: a different name whenever the results could differ.
 
-    `plan_hash` is that of the plan of `batch.features`, None without features.
+    `plan_hash` is the hash of the plan of `batch.features`, None without features.
     """
     model = inference.spec.model
     content: dict[str, object] = {
@@ -24,7 +24,7 @@ def make_run_name(inference: Inference, batch: BatchSpec, plan_hash: str | None 
         ],
         "input": batch.input.model_dump(mode="json"),
         "output": batch.output.model_dump(mode="json"),
-        "cut": [batch.shards, inference.spec.batching.max_batch_size],
+        "cut": [batch.shards, inference.spec.batching.max_batch_size],  # how rows become files and requests
         "run": batch.run,
     }
     if batch.features is not None:
@@ -33,9 +33,9 @@ def make_run_name(inference: Inference, batch: BatchSpec, plan_hash: str | None 
 
 
 def find_progress(inference: Inference, batch: BatchSpec) -> BatchProgress | None:
-    """Return the recorded progress of the run that the spec asks for; None if it is of another run.
+    """Return the recorded progress of the run that the spec asks for; None if the status records another run.
 
-    With features it is the run of the plan that the status records.
+    With features, the run's name is computed with the plan hash that the status records.
     """
     progress = inference.status.batch
     if progress is None or progress.run != make_run_name(inference, batch, progress.plan_hash):

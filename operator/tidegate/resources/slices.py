@@ -88,9 +88,9 @@ def list_tolerations(pool: ComputePool) -> tuple[Toleration, ...]:
 
 
 def make_slice_resources(pool: ComputePool, slices: int, tier: Tier) -> SliceResources:
-    """Return what a pod of this tier gets with so many slices.
+    """Return the resources of a pod of this tier with this many slices.
 
-    On a GPU, pods of other tiers than realtime yield to realtime ones.
+    On a GPU, pods of other tiers than realtime yield to real-time ones.
     """
     spec, unit = pool.spec, _find_slice_spec(pool)
     cpu = parse_quantity(unit.cpu) * slices - parse_quantity(AGENT_CPU)
@@ -115,7 +115,7 @@ def make_slice_resources(pool: ComputePool, slices: int, tier: Tier) -> SliceRes
 
 
 def refuse_replica(pool: ComputePool, slices: int, model: ArtefactFormat) -> PlacementRefusal | None:
-    """Return why no pod of the pool can have so many slices, or serve such a model; None if one can.
+    """Return why no pod of the pool can have this many slices, or serve this format; None if one can.
 
     On CPU slices every number and every model is possible, as far as a node has room.
     """
@@ -179,7 +179,7 @@ def count_expected_devices(pool: ComputePool, labels: Mapping[str, str]) -> Mapp
 
 
 def make_config_key(slices_per_gpu: int) -> str:
-    """Return the key of the plugin's ConfigMap, and value of the node label, for so many slices."""
+    """Return the key of the plugin's ConfigMap, and value of the node label, for this many slices."""
     return f"mps-{slices_per_gpu}"
 
 
@@ -201,7 +201,7 @@ def make_plugin_config(slices_per_gpu: int) -> dict[str, object]:
 
 
 def is_node_configured(labels: Mapping[str, str], slices_per_gpu: int) -> bool:
-    """Return whether a node is configured for so many slices, and GPU feature discovery has seen them there."""
+    """Return whether a node is configured for this many slices, and GPU feature discovery has seen them there."""
     gpus = labels.get(GPU_COUNT_LABEL, "")
     return (
         labels.get(CONFIG_LABEL) == make_config_key(slices_per_gpu)

@@ -85,7 +85,7 @@ class PlannedGuard:
 
 
 def plan_guard(access: ModelAccess, credentials: CallerCredentials | None) -> PlannedGuard:
-    """Plan the guard of `access`; without `credentials`, another process has them, and no refusal is about them."""
+    """Plan the guard of `access`; without `credentials`, another process has them, and reports the refusals for them."""
     auth = access.spec.auth
     if auth is None:
         return PlannedGuard(None)

@@ -27,7 +27,7 @@ class InferenceProtocol(StrEnum):
 
 
 class PoolRole(StrEnum):
-    """What an access has a pool of its own for."""
+    """Why an access has an endpoint pool of its own."""
 
     TARGET = "access"
     RELEASE = "release"
@@ -36,12 +36,12 @@ class PoolRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class AccessPoolKey:
-    """The key of a pool that one access has of one Inference for itself, with the fallback Inference or empty."""
+    """The key of an endpoint pool of one Inference that only one access uses; `fallback` is empty without a fallback Inference."""
 
     role: PoolRole
     access: ObjectKey
     inference: str
-    """As the access names it: its own namespace is left out."""
+    """The name as in the access's spec: without a namespace if it is the access's own."""
     fallback: str = ""
 
     @property
@@ -82,7 +82,7 @@ class AdmissionLimit:
 
 @dataclass(frozen=True, slots=True)
 class WeightedBackend:
-    """A backend and its weight in effect, relative to the sum over its rule.
+    """A backend and its effective weight, relative to the sum over its rule.
 
     Weight 0 keeps its cluster and sends nothing.
     """
@@ -117,20 +117,20 @@ class MirroredBackend:
 
 
 REDUCED: Final = "/reduced"
-"""Ends the name of a rule that answers requests beyond the admitted share of another, in counters and the runtime layer."""
+"""Suffix, in counters and the runtime layer, of the rule that answers the requests beyond another rule's admitted share."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteRule:
     """The requests that pass all of `headers`, and where they go.
 
-    `attempts` is the number of retries in the spec; None if it sets none.
+    `attempts` is the number of retries in the spec; None if the spec has none.
     `unavailable` is set if no target can answer: the proxy then answers 503 with this text.
     With `sticky`, `targets` are the intervals of the line of users in their order, and a target may have several.
     `client_deadline` ends a gRPC request at its client's deadline if that is sooner than `timeout`.
     `counted`: Envoy counts its gRPC answers by status, for a release.
-    `priced`: the proxy admits the share of the requests that the runtime layer says, and refuses the others.
-    `reduced`: how some of the others are answered instead, by another share of that layer.
+    `priced`: the proxy admits the share of the requests that the runtime layer sets, and refuses the others.
+    `reduced`: the rule that answers a share of the refused requests, also set by that layer.
     `request_headers` are set on requests to the targets.
     """
 
@@ -189,7 +189,7 @@ class HostState:
 
 @dataclass(frozen=True, slots=True)
 class PlannedHost:
-    """The virtual host of one ModelAccess or FeatureCompute, and what is refused of it."""
+    """The virtual host of one ModelAccess or FeatureCompute, and the parts of its spec that are refused."""
 
     host: VirtualHost
     state: HostState
@@ -220,7 +220,7 @@ class EndpointPool:
     `retry_budget_percent` is the largest of all routes to it, since Envoy keeps the budget with the cluster.
     It is None if no route to it retries.
     `fallback` are the pods that answer while all of `endpoints` are ejected.
-    `spares` get the share of `endpoints` that does not answer, which gateways find out by asking all of them for `health_path`.
+    `spares` get the requests of endpoints that do not answer; gateways find those by active health checks of `health_path`.
     """
 
     backend: PoolKey

@@ -1,11 +1,11 @@
-"""The routing IR as gRPC clients without a gateway read it, for `xds:///<host>` targets, and their bootstrap.
+"""Render the routing IR for gRPC clients without a gateway, for `xds:///<host>` targets, and their bootstrap.
 
 A virtual host becomes an API listener with the routes of one access inside, a pool a cluster and its endpoints.
-What gRPC reads of them: gRFC A27 (listeners, clusters), A28 (matching and weights), A32 (concurrent requests), A44 (retries).
+gRPC implements these parts: gRFC A27 (listeners, clusters), A28 (matching and weights), A32 (concurrent requests), A44 (retries).
 Timeouts (gRFC A31) are left to the client's own deadlines: gRPC's C core, so Python's, ends calls up to a second before
-a timeout from outside (grpc/grpc#40633; with 1.85 one of 1 s, our default, ended every call at once).
-Header matchers use the older fields, since not every gRPC in use supports `string_match`.
-Settings that gRPC does not read are left out, and named by `ignored_fields`.
+a timeout from outside (grpc/grpc#40633; with 1.85, our default timeout of 1 s ended every call at once).
+Header matchers use the older fields, since some gRPC versions do not support `string_match`.
+Settings that gRPC does not read are left out, and listed by `ignored_fields`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _header_matcher(test: HeaderMatcher) -> dict[str, object]:
 
 
 def encode_cluster(pool: EndpointPool) -> bytes:
-    """Serialise the Cluster of a pool. Not every gRPC supports least-request, so pods are selected round-robin."""
+    """Serialise the Cluster of a pool. Some gRPC versions do not support least-request, so pods are selected round-robin."""
     concurrent = pool.limits.concurrent if pool.limits else None
     limit = {"thresholds": [{"priority": "DEFAULT", "max_requests": {"value": concurrent}}]}
     return protos.encode(
@@ -139,7 +139,7 @@ def _build_lb_endpoint(pod: Endpoint) -> dict[str, object]:
 def ignored_fields(access: ModelAccess) -> tuple[str, ...]:
     """Return the fields of the spec without effect on gRPC clients without a proxy, for status.proxylessIgnored.
 
-    It is `auth` alone for an access with authentication, which these clients do not get at all.
+    For an access with authentication it is only `auth`, because these clients get no routes of it.
     """
     if access.spec.auth is not None:
         return ("auth",)

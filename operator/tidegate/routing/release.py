@@ -65,7 +65,7 @@ def share_in_effect(access: ModelAccess) -> int:
 
 
 def is_released(access: ModelAccess, route: Route) -> bool:
-    """Return whether the release is about this route."""
+    """Return whether the release moves the traffic of this route."""
     released = access.spec.released_route
     return released is not None and released.name == route.name
 
@@ -79,7 +79,7 @@ def is_candidate(access: ModelAccess, route: Route, inference: str) -> bool:
 
 
 def route_in_effect(access: ModelAccess, route: Route, with_pods: Collection[str] | None = None) -> Route:
-    """Return `route` with its weights in effect: those of the spec, except on the route of a release.
+    """Return `route` with its effective weights: those of the spec, except on the route of a release.
 
     `with_pods` are the targets that have pods. A target without pods gives its share to the stable targets that have some,
     never to the released one.

@@ -1,4 +1,4 @@
-"""The targets of one route: their weights in effect, what the fallback answers, and the limits of admission control."""
+"""The targets of one route: their effective weights, what the fallback answers, and the limits of admission control."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _weigh_targets(
     fallback: Backend | None,
     pools: AccessPools,
 ) -> list[UsableTarget]:
-    """Return the targets with their weights in effect: one without a pod gets none while another can take its share."""
+    """Return the targets with their effective weights: one without a pod gets none while another can take its share."""
     with_pods = {backend_name(access, backend) for backend in backends if backend.endpoints}
     released = release.is_released(access, route)
     full_weights = weights = _target_weights(release.route_in_effect(access, route))
@@ -193,7 +193,7 @@ def _arrange_targets(
 
     if route.sticky is None or not _has_answering_target(targets):
         return tuple(to_weighted(target.name, target.weight) for target in targets)
-    # Intervals are lent only to targets with a pod and a weight of their own; without any, the weights in effect make the line.
+    # Intervals are lent only to targets with a pod and a weight of their own; without any, the effective weights make the line.
     has_borrowers = any(target.full_weight and target.has_pods for target in targets)
     line = divide_line(
         [

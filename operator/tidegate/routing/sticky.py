@@ -4,10 +4,10 @@ A user is a fixed point on the line (Envoy's hash of a header, modulo `LINE_LENG
 The length of the line and the order of the targets never change, so a change of weights moves boundaries:
 exactly the users between the old boundary and the new one change, all of them in one direction.
 Without a memory of earlier weights no layout can do that for every pair of three targets (ADR 18).
-So the order is one that users can predict: by name, numbers by value.
+So the order is predictable for users: by name, with numbers in a name compared by value.
 
 A target without a pod lends its interval to the others, by their weights; no other users move, and its users return with its pods.
-A candidate of a release borrows nothing: if there is no other target, the interval stays with its own.
+A candidate of a release borrows no interval: without another target, the interval stays with the target without a pod.
 """
 
 from __future__ import annotations

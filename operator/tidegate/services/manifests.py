@@ -50,7 +50,7 @@ class Manifests:
 def read_manifests(files: Sequence[Path], namespace: str) -> Manifests:
     """Read files, folders of files, and stdin for `-`.
 
-    `namespace` is the one of objects that name none. Raises PermanentError when a file cannot be read or is no YAML.
+    `namespace` is used for objects that name none. Raises PermanentError when a file cannot be read or is no YAML.
     """
     objects: list[CustomResource] = []
     refused: list[RejectedManifest] = []

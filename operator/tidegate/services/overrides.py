@@ -23,7 +23,12 @@ from tidegate.services.objects import list_overrides, read_target
 
 
 async def apply_override(
-    client: KubeClient, kind: OverrideKind, key: ObjectKey, request: OverrideRequest, *, dry_run: bool = False
+    client: KubeClient,
+    kind: OverrideKind,
+    key: ObjectKey,
+    request: OverrideRequest,
+    *,
+    dry_run: bool = False,
 ) -> SteeringReport:
     """Make an override, or change the one made the same way before; with `dry_run`, report it without a write.
 
@@ -37,7 +42,11 @@ async def apply_override(
 
 
 async def end_overrides(
-    client: KubeClient, kind: OverrideKind, key: ObjectKey, *actions: OverrideAction, dry_run: bool = False
+    client: KubeClient,
+    kind: OverrideKind,
+    key: ObjectKey,
+    *actions: OverrideAction,
+    dry_run: bool = False,
 ) -> SteeringReport:
     """Delete the overrides that `apply_override` made about the target with these actions; with `dry_run`, only report them.
 

@@ -58,7 +58,7 @@ class BundleLimits:
 
 @dataclass(frozen=True, slots=True)
 class BundleNamespaces:
-    """The namespaces that a support bundle is about."""
+    """The namespaces whose objects a support bundle contains."""
 
     objects: str | None
     """None means all that can be listed."""

@@ -166,7 +166,7 @@ def _add_events(scenario: Scenario, name: str, band: DemandBand) -> DemandBand:
     events = scenario.calendar.select_concerning(ObjectKey.parse(name))
     if not events or scenario.by_key[name].tier is not Tier.REALTIME:
         return band
-    # With a lead, the next occurrence of an event would hide the one that runs.
+    # With a lead, the next occurrence of an event would hide the running one.
     calendar = replace(scenario.calendar, events=events, lead=timedelta())
     factors: list[float] = []
     for number in range(len(band.median)):

@@ -48,7 +48,7 @@ class SimulatedModel:
 
     @property
     def capacity_curve(self) -> CapacityCurve:
-        """Return what so many replicas serve."""
+        """Return the requests per second that this many replicas serve."""
         return linear_curve(self.replica_rate)
 
     @property
@@ -157,7 +157,7 @@ class Scenario:
         return max(self.pool.slices - self.pool.spares, 0)
 
     def pool_without(self, nodes: int) -> PoolInput:
-        """Return the pool while so many of its nodes are lost."""
+        """Return the pool while this many of its nodes are lost."""
         remaining = max(self.pool.nodes - nodes, 0)
         slices = self.pool.slices * remaining // self.pool.nodes if nodes else self.pool.slices
         return replace(self.pool, nodes=remaining, slices=slices)

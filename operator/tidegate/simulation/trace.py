@@ -4,7 +4,7 @@
     2026-11-02T00:00:00Z,120.5,80
     2026-11-02T00:01:00Z,,82
 
-A time is in RFC 3339, or in seconds. A rate holds until the next line; an empty cell continues the rate before it.
+A time is in RFC 3339, or in seconds. A rate applies until the next line; an empty cell repeats the rate before it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tidegate.simulation.scenario import MAX_INTERVALS
 
 TIME_COLUMN: Final = "time"
 _MAX_TIME_S: Final = 1e11
-"""The year 5138: later times are no times of a calendar."""
+"""The year 5138: a larger number is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemandTrace:
-    """Times in seconds, in order, and the rates of each Inference from these times on; None continues the one before."""
+    """Times in seconds, ascending, and for each Inference its rate from each time on; None repeats the rate before."""
 
     times: tuple[float, ...]
     rates: Mapping[str, tuple[float | None, ...]]
 
     def count_intervals(self, interval_s: float) -> int:
-        """Return the number of intervals from the first time to the last. Raises InvalidInputError if they are too many."""
+        """Return the number of intervals from the first time to the last. Raises InvalidInputError if there are too many."""
         count = int((self.times[-1] - self.times[0]) // interval_s) + 1
         if count > MAX_INTERVALS:
             raise InvalidInputError(
@@ -41,7 +41,7 @@ class DemandTrace:
         return count
 
     def sample_rates(self, name: str, interval_s: float) -> list[float]:
-        """Return the mean rate of each interval; before the first rate that is present it is 0, after the last one the same."""
+        """Return the mean rate of each interval: 0 before the first rate of the trace, the last rate after it."""
         present = [
             (time - self.times[0], rate)
             for time, rate in zip(self.times, self.rates[name], strict=True)
@@ -89,7 +89,7 @@ def parse_trace(lines: Iterable[str]) -> DemandTrace:
 
 
 def _add_rate(sums: list[float], interval_s: float, start_s: float, end_s: float, rate: float) -> None:
-    """Add what a rate from `start_s` to `end_s` has in each interval."""
+    """Add to each interval the requests of a rate from `start_s` to `end_s`."""
     number = int(start_s // interval_s)
     while start_s < end_s:
         until_s = min((number + 1) * interval_s, end_s)

@@ -10,7 +10,7 @@ from tidegate_dataplane.contract.answers import AnswerError, read_body
 
 _JSON = {"content-type": "application/json"}
 _MAX_BYTES: Final = 1 << 20
-"""Limit of a report; one of a thousand versions has a tenth of it."""
+"""Limit of a report; a report with a thousand versions has a tenth of that."""
 ReportT = TypeVar("ReportT", bound=BaseModel)
 
 
@@ -35,7 +35,7 @@ async def call_agent(
     so at most 1 MiB of the answer is read and no redirect is followed.
 
     Raise AgentUnreachableError, also for an answer that is not a report; its subclass AgentSilentError after a timeout; and
-    LeadershipLostError when the agent has orders from a newer leader.
+    LeadershipLostError when the agent has a desired state from a newer leader.
     """
     if session is None:
         message = "agents are called outside of their client's async context"

@@ -64,8 +64,10 @@ async def _render_overrides(
         typed=typed,
         choice=choice,
         suggested=await suggest_targets(context) if may_override and choice.form is None else (),
-        alive=[OverrideReport.from_override(override) for override in overrides if override.end_time > now],
-        over=[OverrideReport.from_override(override) for override in overrides if override.end_time <= now],
+        active=[OverrideReport.from_override(override) for override in overrides if override.end_time > now],
+        expired=[
+            OverrideReport.from_override(override) for override in overrides if override.end_time <= now
+        ],
         may_override=may_override,
         may_end=await context.is_allowed(actions.DELETE_OVERRIDE),
         topics=["computeoverrides"],
@@ -88,7 +90,13 @@ async def confirm_override(context: AuthenticatedContext, fields: VerifiedForm) 
     except PermanentError as error:
         return await _render_overrides(context, fields, str(error), _BAD_REQUEST)
     return render_page(
-        context, "confirm.html", steering=override_request, seen=target, step=step, report=report, topics=[]
+        context,
+        "confirm.html",
+        override_request=override_request,
+        target=target,
+        step=step,
+        report=report,
+        topics=[],
     )
 
 
@@ -96,7 +104,7 @@ async def confirm_override(context: AuthenticatedContext, fields: VerifiedForm) 
 async def submit_override(context: AuthenticatedContext, fields: VerifiedForm) -> HTMLResponse:
     """Create or change an override, and show the result."""
     report = await actions.apply_override(context, _parse_override(fields))
-    return render_page(context, "steered.html", report=report, topics=[])
+    return render_page(context, "override_applied.html", report=report, topics=[])
 
 
 @router.post("/overrides/{name}/end")

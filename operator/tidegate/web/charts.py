@@ -70,7 +70,7 @@ class DemandSample(ApiModel):
     demand: float
     """Requests per second for real-time and near-line Inferences."""
     served: float
-    """Those of them that the ready replicas served within the SLO."""
+    """Requests per second of that demand that the ready replicas served within the SLO."""
     unknown: int
     """Inferences whose demand was unknown: they are in none of the sums."""
     value: Mapping[str, float]

@@ -141,7 +141,7 @@ async def make_form(context: RequestContext, key: ObjectKey, typed: Mapping[str,
 
 
 async def suggest_targets(context: RequestContext) -> Sequence[str]:
-    """Return targets that the user may list: pools, and Inferences about which the allocator decides."""
+    """Return targets that the user may list: pools, and Inferences whose replicas the allocator decides."""
     fleet, rights = context.app.fleet, context.app.rights
     listing = context.app.listings[Plural.INFERENCES]
     within = await rights.filter_namespaces(context.identity, Plural.INFERENCES, listing.list_namespaces())

@@ -14,7 +14,7 @@ from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, TidegateError
 from tidegate.planning.allocator.freeze import find_next_begin
-from tidegate.planning.pools.overrides import select_in_force
+from tidegate.planning.pools.overrides import select_active_for
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.plan import InferenceOutcomeReport, PlanReport, sum_demand
 from tidegate.reports.shared import OverrideReport
@@ -95,7 +95,7 @@ async def pool_page(
         decisions=[DecisionReport.from_decision(decision) for decision in decisions[:10]],
         overrides=[
             OverrideReport.from_override(override)
-            for override in select_in_force(
+            for override in select_active_for(
                 overrides, OverrideKind.COMPUTE_POOL, resource.key, context.app.now()
             )
         ],

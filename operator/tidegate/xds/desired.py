@@ -1,6 +1,6 @@
-"""What a proxy should have of one type now: for each name what the goal has, what the proxy has accepted, or nothing.
+"""What a proxy should have of one type now: for each name the goal's resource, the last accepted one, or none.
 
-Held back is what the proxy rejected, and the routes that lead to it; nothing else waits.
+Rejected resources are held back, and so are the routes that lead to them; nothing else waits.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tidegate.xds.subscription import Desired, Subscription
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """What of one goal a proxy does not get; mappings are from names to the proxy's reasons.
+    """The resources of one goal that a proxy does not get; mappings are from names to the proxy's reasons.
 
-    `rejected`: what the proxy rejected by itself, by type.
+    `rejected`: the resources that the proxy rejected alone in a response, by type.
     `scopes`: the scopes that stay as the proxy has them: it rejected them, or they lead to a cluster that it cannot use.
-    `in_use`: the clusters that these scopes lead to, as the proxy runs them; None if that is not known.
+    `in_use`: the clusters that these scopes lead to as the proxy runs them; None if unknown.
     """
 
     rejected: Mapping[TypeUrl, Mapping[str, str]] = field(default_factory=dict[TypeUrl, Mapping[str, str]])
@@ -56,7 +56,7 @@ NOTHING_HELD_BACK = HeldBack()
 
 
 def find_held_back(state: StreamState, goal: Snapshot) -> HeldBack:
-    """Return what of `goal` waits for the next snapshot."""
+    """Return the resources of `goal` that wait for the next snapshot."""
     if not state.has_rejected_resources:
         return NOTHING_HELD_BACK
     rejected = {type_url: state.rejected_resources(type_url, goal) for type_url in TypeUrl}
@@ -81,7 +81,7 @@ def _reason_to_wait(scope: XdsResource, missing: Mapping[str, str]) -> str | Non
 
 
 def rejected_hosts(state: StreamState, goal: Snapshot, held_back: HeldBack) -> Mapping[HostKey, str]:
-    """Return the objects of which the proxy does not run what the goal has, with the proxy's reasons."""
+    """Return the objects whose version in the goal the proxy rejected, with the proxy's reasons."""
     if not held_back.rejected:
         return {}
     return {
@@ -122,19 +122,19 @@ class DesiredAction(Enum):
     """What to do with one name."""
 
     SEND = auto()
-    """The proxy should have what the goal has. `NackBisector` does not send again what the proxy rejected."""
+    """The proxy should have the goal's resource. `NackBisector` does not send a rejected resource again."""
     KEEP = auto()
-    """The proxy should have what it accepted last."""
+    """The proxy should keep the resource that it accepted last."""
     DROP = auto()
-    """The proxy should have nothing; endpoints and secrets are never deleted."""
+    """The proxy should have no resource; endpoints and secrets are never deleted."""
 
 
 class InGoal(Enum):
-    """What the goal has under one name."""
+    """Whether the goal has a resource under one name."""
 
     YES = auto()
     EMPTIED = auto()
-    """No endpoints, where the proxy has some."""
+    """The goal has no endpoints for a cluster, and the proxy has some."""
     NO = auto()
 
 
@@ -172,7 +172,7 @@ TABLE: Final = (
 )
 
 _BOTH: Final = (False, True)
-# The table by type and columns, for the first update of a proxy: that decides about every resource that there is.
+# The table by type and columns, for speed: the first update of a proxy looks up every resource.
 _ACTIONS: Final[Mapping[TypeUrl, Mapping[tuple[bool, bool, bool, bool], DesiredAction]]] = {
     type_url: {
         (row.in_goal is not InGoal.NO, row.in_goal is InGoal.EMPTIED, referenced, blocked): row.action
@@ -187,10 +187,10 @@ _ACTIONS: Final[Mapping[TypeUrl, Mapping[tuple[bool, bool, bool, bool], DesiredA
 
 @dataclass(frozen=True, slots=True)
 class ProxyUpdate:
-    """Where a proxy is on its way to `goal`.
+    """The state of a proxy's update to `goal`.
 
-    `breaking`: it runs the goal's routes, except those that are held back, so nothing else leads to what the goal has not.
-    `unsent`: clusters of the goal that it was never sent, so that it would reject a route that leads there.
+    `breaking`: it runs the goal's routes, so only routes that are held back lead to clusters that the goal does not have.
+    `unsent`: clusters of the goal that were never sent to it: it would reject a route to one of them.
     """
 
     goal: Snapshot
@@ -211,16 +211,16 @@ class ProxyUpdate:
 
 @dataclass(slots=True)
 class DesiredResources:
-    """What the proxy of one stream should have.
+    """The resources that the proxy of one stream should have.
 
-    `_overtaken`: the endpoints of clusters that the proxy was sent last in a version that the goal no longer has.
+    `_overtaken`: the endpoints of clusters whose last sent version is no longer in the goal.
     """
 
     state: StreamState
     _overtaken: dict[str, XdsResource] = field(default_factory=dict[str, XdsResource])
 
     def note_overtaken(self, before: Snapshot | None, newer: Snapshot) -> None:
-        """Remember the endpoints of clusters that the proxy was sent and that `newer` does not have as they were."""
+        """Remember the endpoints of clusters that were sent in a version that `newer` does not have."""
         clusters = self.state.get(TypeUrl.CLUSTER)
         if before is None or clusters is None:
             return
@@ -234,7 +234,7 @@ class DesiredResources:
         self._overtaken = {name: resource for name, resource in overtaken.items() if resource is not None}
 
     def find_desired(self, subscription: Subscription, update: ProxyUpdate) -> Desired:
-        """Return what the proxy should have of this type now, for every name under which it may have something else."""
+        """Return the desired resource of this type for every name under which the proxy may have another one."""
         resources = update.goal.resources[subscription.type_url]
         return {
             name: self._choose_resource(subscription, update, name) if subscription.wants_name(name) else None
@@ -271,10 +271,10 @@ class DesiredResources:
                 return None
 
     def _endpoints_to_send(self, goal: Snapshot, name: str) -> XdsResource | None:
-        """Return the endpoints that belong to the cluster as the proxy was last sent it; None for none.
+        """Return the endpoints of the cluster in the version that was sent last; None without any.
 
         Envoy waits up to 15 s for endpoints after a change of their cluster, and acknowledges no clusters meanwhile.
-        So endpoints go out after their cluster, never before, and those of a cluster that was overtaken go out too.
+        So endpoints are sent after their cluster, never before, also for a cluster that a newer snapshot has replaced.
         """
         clusters = self.state.get(TypeUrl.CLUSTER)
         endpoints = goal.resources[TypeUrl.ENDPOINT].get(name)
@@ -285,7 +285,7 @@ class DesiredResources:
         if clusters is None or cluster is None or clusters.was_sent(cluster):
             return endpoints
         if overtaken is None and name in clusters.bisector.suspects:
-            # Envoy may use this cluster of a rejected response as it was before, and wait for these.
+            # Envoy may use this cluster from a rejected response, and wait for these endpoints.
             return endpoints
         return overtaken
 

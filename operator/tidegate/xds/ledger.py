@@ -13,7 +13,7 @@ from tidegate.xds.report import ProgrammedReport, ReportedHost, ReportedProxy, R
 from tidegate.xds.resources import Snapshot
 from tidegate.xds.stream import RunningState, StreamProgress
 
-# A proxy that reconnects still runs what it had; this many disconnected proxies are remembered.
+# A proxy that reconnects still runs its last resources; this many disconnected proxies are remembered.
 _REMEMBERED_NODES = 1_000
 
 _SharedHosts = dict[tuple[int, frozenset[tuple[HostKey, HostState | None]]], Mapping[str, ReportedHost]]
@@ -27,7 +27,7 @@ class _ProxyEntry:
 
 
 class AckLedger:
-    """The progress of all open streams, by node id; of two streams of a proxy the newer one counts."""
+    """The progress of all open streams, by node id; of two streams of a proxy the newer one is used."""
 
     def __init__(self, cache: SnapshotCache) -> None:
         self._cache = cache
@@ -95,8 +95,8 @@ class AckLedger:
         return bool(states) and all(state is not None and state.generation >= generation for state in states)
 
     def _find_running(self, progress: StreamProgress) -> RunningState | None:
-        """Return what the proxy runs: what this stream proved, else what it had at the end of its last stream."""
-        if progress.running is None and progress.warm:
+        """Return the state that this stream proved; without one, the state at the end of the proxy's last stream."""
+        if progress.running is None and progress.resumed:
             return self._departed.get(progress.node)
         return progress.running
 
@@ -144,6 +144,6 @@ def _give_same_report(progress: StreamProgress, other: StreamProgress) -> bool:
     """Return whether both give the same report; snapshots are compared by identity, since they are large."""
     return (progress.acked is other.acked and progress.running is other.running) and (
         progress.nack,
-        progress.warm,
+        progress.resumed,
         progress.rejected,
-    ) == (other.nack, other.warm, other.rejected)
+    ) == (other.nack, other.resumed, other.rejected)

@@ -32,7 +32,7 @@ _NACKS = XDS.add_counter(
     "Responses that a gateway rejected, and rejects until the configuration changes, because Tidegate rendered it wrongly.",
     "type",
 )
-_GATE_MISSES = XDS.add_counter(
+_MAKE_TIMEOUTS = XDS.add_counter(
     "gate_deadline_misses_total", "Routes sent although their clusters were not accepted in time."
 )
 _REFUSED = XDS.add_counter(
@@ -104,7 +104,7 @@ class XdsMetrics:
         self.pushes = _PUSHES.register(registry)
         self.acks = _ACKS.register(registry)
         self.nacks = _NACKS.register(registry)
-        self.gate_misses = _GATE_MISSES.register(registry)
+        self.make_timeouts = _MAKE_TIMEOUTS.register(registry)
         self.refused_proxies = _REFUSED.register(registry)
         self.push_seconds = _PUSH_SECONDS.register(registry)
         self.build_seconds = _BUILD_SECONDS.register(registry)
@@ -137,5 +137,5 @@ class XdsMetrics:
             for type_url, count in counts.items():
                 counter.labels(_LABELS[type_url]).inc(count)
             counts.clear()
-        self.gate_misses.inc(counters.gate_misses)
-        counters.gate_misses = 0
+        self.make_timeouts.inc(counters.make_timeouts)
+        counters.make_timeouts = 0

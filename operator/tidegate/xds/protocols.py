@@ -1,11 +1,11 @@
 """The two protocols: how each kind of proxy subscribes, what a response to it contains, and how its requests are read.
 
 Gateways use delta (DeltaAggregatedResources): requests and responses contain what changed, so a change costs its own size on the wire.
-A gateway that reconnects names the version of everything that it has, so it is sent only what differs.
+A gateway that reconnects names the version of each resource that it has, so only resources that differ are sent.
 
 gRPC clients use state of the world (StreamAggregatedResources): each request repeats all names, and each response all clusters or listeners.
-A gRPC library asks for everything by name: listeners first, then the clusters of their routes, then the endpoints of those.
-It takes the resources of a response one by one, so what it rejects concerns nothing else.
+A gRPC library subscribes to everything by name: listeners first, then the clusters of their routes, then the endpoints of those.
+It accepts or rejects each resource of a response by itself, so a rejected resource affects no other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DeltaSubscription(Subscription):
     ) -> DeltaSubscription:
         """Return the subscription that the first request of a type opens.
 
-        `versions` are those of the resources that the gateway has from an earlier stream.
+        `versions` are the versions of the resources that the gateway has from an earlier stream.
         """
         unseen = {name: XdsResource(name, version, b"") for name, version in versions.items()}
         return cls(
@@ -69,26 +69,26 @@ class DeltaStream(DiscoveryStream[DeltaRequest]):
             subscription.change_names(request.subscribe, request.unsubscribe)
         else:
             opened = DeltaSubscription.from_first_request(type_url, request.subscribe, request.versions)
-            self._open_subscription(opened, warm=bool(request.versions))
+            self._open_subscription(opened, resumed=bool(request.versions))
 
 
 @dataclass(slots=True)
 class SotwSubscription(Subscription):
     """One type on the stream of a gRPC client.
 
-    `returning` are the names of what the client has from an earlier stream; nothing else is known of that.
+    `returning` are the names of the client's resources from an earlier stream; only their names are known.
     """
 
     returning: Set[str] = frozenset()
 
     @classmethod
-    def from_first_request(cls, type_url: TypeUrl, names: Set[str], *, warm: bool) -> SotwSubscription:
-        """Return the subscription that the first request of a type opens; `warm`: the client has resources from an earlier stream."""
-        returning = names if warm else frozenset[str]()
+    def from_first_request(cls, type_url: TypeUrl, names: Set[str], *, resumed: bool) -> SotwSubscription:
+        """Return the subscription that the first request of a type opens; `resumed`: the client has resources from an earlier stream."""
+        returning = names if resumed else frozenset[str]()
         return cls(type_url, set(names), returning=returning, _touched=set(returning))
 
     def response_content(self, change: Change) -> Change:
-        """Return `change`, or all clusters or listeners as they are after it: the client deletes those that a response leaves out."""
+        """Return `change`, or all clusters or listeners as they are after it: the client deletes each that a response leaves out."""
         if self.type_url not in DELETED_TYPES:
             return change
         after = {**(self.accepted or {}), **change}
@@ -133,12 +133,12 @@ class SotwStream(DiscoveryStream[SotwRequest]):
     KIND: ClassVar[ProxyKind] = ProxyKind.GRPC_CLIENT
 
     def _apply_request(self, type_url: TypeUrl, request: SotwRequest) -> None:
-        subscription, warm = self._state.get(type_url), bool(request.version)
+        subscription, resumed = self._state.get(type_url), bool(request.version)
         if not isinstance(subscription, SotwSubscription):
             self._open_subscription(
-                SotwSubscription.from_first_request(type_url, request.names, warm=warm), warm=warm
+                SotwSubscription.from_first_request(type_url, request.names, resumed=resumed), resumed=resumed
             )
         elif request.nonce == subscription.nonce:
             self._record_answer(subscription, request.error)
             subscription.replace_names(request.names)
-        # Else it answers an older response; it answers the newer one too, with its newest list of names.
+        # Otherwise it answers an older response; its answer to the newer response follows, with its newest list of names.

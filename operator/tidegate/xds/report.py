@@ -26,7 +26,7 @@ class ReportedProxy(BaseModel):
     """One connected proxy.
 
     `revision` is that of the last snapshot that it accepted in full, empty before the first.
-    `hosts` are what it runs, and `refused` the reasons for what it rejected of the newest, both by routing.hosts.HostKey.
+    `hosts` are the objects that it runs, and `refused` its reasons for the objects that it rejected (NACK), by routing.hosts.HostKey.
     `nack` is the reason of its last NACK.
     `hosts_of` is for JSON only: the node, earlier in the report, that has the same `hosts`, which are then left out.
     """
@@ -42,7 +42,7 @@ class ReportedProxy(BaseModel):
 
 
 class ReportedRefusal(BaseModel):
-    """Why no caller of one object is admitted.
+    """Why the gateways admit no callers of one object, or only some.
 
     Only a process with access to Secrets can find it; it contains no value of one.
     """

@@ -87,7 +87,7 @@ def _add_snapshots(
 ) -> None:
     """Add routes whose answers `dump` and `diff` make from snapshots and the query `name`.
 
-    One answer at a time is made, in a thread, so that the event loop goes on serving proxies.
+    One answer at a time is made, in a thread, so that the event loop keeps serving proxies.
     """
     one_at_a_time = asyncio.Lock()
 

@@ -35,7 +35,7 @@ from tidegate.xds.protocols import DeltaStream, SotwStream
 from tidegate.xds.proxyless import GrpcSnapshots, kind_from_user_agent
 from tidegate.xds.resources import Snapshot
 from tidegate.xds.shares import AdmittedShares, SharesStream
-from tidegate.xds.stream import GATE_TIMEOUT_S, DiscoveryRequest, DiscoveryStream
+from tidegate.xds.stream import MAKE_TIMEOUT_S, DiscoveryRequest, DiscoveryStream
 
 _SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 _STATE_OF_THE_WORLD: Final = "StreamAggregatedResources"
@@ -88,7 +88,7 @@ class XdsServerSettings:
     `max_connection_age_s`: when a proxy must reconnect, so that the proxies spread over the replicas.
     """
 
-    gate_timeout_s: float = GATE_TIMEOUT_S
+    make_timeout_s: float = MAKE_TIMEOUT_S
     write_timeout_s: float = 60.0
     max_connection_age_s: float = 1800.0
     drain_s: float = 5.0
@@ -197,11 +197,11 @@ class XdsServer:
         return self._grpc_cache
 
     async def _serve_gateway(self, requests: AsyncIterable[DeltaRequest], context: Context) -> None:
-        stream = DeltaStream(None, gate_timeout_s=self._settings.gate_timeout_s)
+        stream = DeltaStream(None, make_timeout_s=self._settings.make_timeout_s)
         await self._serve_stream(stream, requests, context)
 
     async def _serve_grpc_client(self, requests: AsyncIterable[SotwRequest], context: Context) -> None:
-        stream = SotwStream(None, gate_timeout_s=self._settings.gate_timeout_s)
+        stream = SotwStream(None, make_timeout_s=self._settings.make_timeout_s)
         await self._serve_stream(stream, requests, context)
 
     async def _serve_stream(
@@ -281,7 +281,7 @@ class XdsServer:
         if request is not None:
             responses += session.stream.on_request(request, now)
         elif not newer:
-            responses += session.stream.on_time(now)
+            responses += session.stream.on_timer(now)
         self._record_progress(session, now)
         return responses
 

@@ -1,4 +1,4 @@
-"""What one proxy has of every type of resource, compared with what a snapshot has."""
+"""The resources of every type that one proxy has, compared with a snapshot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORDER: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.SECRET, TypeUrl.LISTE
 BACKENDS: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT)
 ROUTES: Final = (TypeUrl.LISTENER, TypeUrl.SCOPE)
 
-# A proxy subscribes to these by itself, and to the other types once it has something that needs them.
+# A proxy subscribes to these types at once, and to the others when a resource refers to them.
 _FIRST: Final = (TypeUrl.CLUSTER, TypeUrl.LISTENER)
 
 # A proxy that subscribes to all clusters (listeners) needs the endpoints (scopes) of all of them.
@@ -24,13 +24,13 @@ _FOLLOWS: Final = {TypeUrl.ENDPOINT: TypeUrl.CLUSTER, TypeUrl.SCOPE: TypeUrl.LIS
 
 @dataclass(slots=True)
 class StreamState:
-    """The subscriptions of one stream, by type, and what follows from all of them together.
+    """The subscriptions of one stream, by type, and questions about all of them together.
 
-    `warm`: the proxy came with resources from an earlier stream.
+    `resumed`: the proxy came with resources from an earlier stream.
     """
 
     subscriptions: dict[TypeUrl, Subscription] = field(default_factory=dict[TypeUrl, Subscription])
-    warm: bool = False
+    resumed: bool = False
 
     def get(self, type_url: TypeUrl) -> Subscription | None:
         """Return the subscription to a type; None if the proxy has not subscribed to it."""
@@ -38,22 +38,22 @@ class StreamState:
 
     @property
     def error(self) -> str | None:
-        """Return why the proxy rejects something, in its words; None if it rejects nothing."""
+        """Return the proxy's reason for a NACK; None if it rejects no resource."""
         errors = (subscription.error for subscription in self.subscriptions.values())
         return next((error for error in errors if error is not None), None)
 
     @property
     def has_rejected_resources(self) -> bool:
-        """Return whether some resource is known to be rejected by itself."""
+        """Return whether a resource was rejected alone in a response."""
         return any(subscription.bisector.rejected for subscription in self.subscriptions.values())
 
     def rejected_resources(self, type_url: TypeUrl, goal: Snapshot) -> Mapping[str, str]:
-        """Return the reasons by name for what the proxy rejected of the goal."""
+        """Return, by name, the reasons for the goal's resources that the proxy rejected."""
         subscription = self.get(type_url)
         return {} if subscription is None else subscription.bisector.rejected_in(goal.resources[type_url])
 
     def missing_clusters(self) -> Mapping[str, str]:
-        """Return the clusters that the proxy cannot use because it rejected them or their endpoints and has none from before, with its reasons."""
+        """Return, with its reasons, the clusters that the proxy cannot use: it rejected them or their endpoints, and has no earlier version."""
         return {
             name: reason
             for type_url in BACKENDS
@@ -63,7 +63,7 @@ class StreamState:
         }
 
     def unsent_clusters(self, goal: Snapshot) -> frozenset[str]:
-        """Return the clusters of the goal that the proxy subscribes to and was never sent."""
+        """Return the clusters of the goal that the proxy subscribes to and that were never sent to it."""
         clusters = self.get(TypeUrl.CLUSTER)
         if clusters is None:
             return frozenset()
@@ -74,7 +74,7 @@ class StreamState:
         )
 
     def expected_resources(self, type_url: TypeUrl, goal: Snapshot) -> Iterator[XdsResource]:
-        """Yield the resources of the goal that the proxy needs and that it is not known to run."""
+        """Yield the resources of the goal that the proxy needs and does not certainly run."""
         own, deciding = self.get(type_url), self.get(_FOLLOWS.get(type_url, type_url))
         everything = deciding is not None and deciding.names is None
         if own is None and not everything:
@@ -86,7 +86,7 @@ class StreamState:
                 yield resource
 
     def differing_names(self, type_url: TypeUrl, goal: Snapshot) -> frozenset[str] | None:
-        """Return the names under which the proxy runs something else than the goal; None if it owes an answer or has not subscribed."""
+        """Return the names under which the proxy does not run the goal's resource; None before it has answered or subscribed."""
         own, resources = self.get(type_url), goal.resources[type_url]
         if own is None:
             never = frozenset(resource.name for resource in self.expected_resources(type_url, goal))
@@ -127,7 +127,7 @@ class StreamState:
         ):
             return False
         exempt = {*rejected, *self.rejected_resources(TypeUrl.ENDPOINT, goal)}
-        # Routes do not wait for endpoints that become none: these are held back until the routes have moved.
+        # Routes do not wait for endpoints that become empty: these are held back until the routes have moved.
         return all(
             expected.name in exempt
             or (

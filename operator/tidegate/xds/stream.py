@@ -1,13 +1,13 @@
 """One proxy's aggregated discovery stream as a pure state machine: requests, snapshots and the time go in, responses come out.
 
 An update is make before break, in three phases (`UpdatePhase`); docs/explanation/xds.md has the picture.
-The phase is not remembered. Each event reads it off what the proxy has acknowledged (`current_phase`), so a newer snapshot in
-the middle of an update simply changes the goal, and an update that needs no MAKE starts with SWITCH or BREAK.
-The time limit ends only MAKE: BREAK takes away what routes lead to, so it needs the proxy's proof that they do not.
+The phase is not remembered. Each event derives it from what the proxy has acknowledged (`current_phase`), so a newer snapshot
+in the middle of an update changes the goal, and an update that needs no MAKE starts with SWITCH or BREAK.
+The time limit ends only MAKE: BREAK deletes clusters, so it waits for the proxy's ACK of routes that no longer reference them.
 
-Two things do not take part: secrets of the TLS port go out in every phase, and no other type waits for them.
-A rejected resource stays as the proxy has it, and so do the routes that lead to it (xds.held_back), until the next
-snapshot has something else there; everything else goes on.
+There are two exceptions. Secrets of the TLS port go out in every phase, and no other type waits for them.
+A rejected resource stays as the proxy has it, and so do the routes that lead to it (xds.desired.HeldBack), until the next
+snapshot has another version of it; all other resources are updated.
 
 Once a proxy is known to run a snapshot in full, only what differs from that snapshot is checked: the work of an update is
 proportional to its size, whatever the size of the fleet.
@@ -36,7 +36,7 @@ from tidegate.xds.resources import Snapshot, TypeUrl
 from tidegate.xds.state import BACKENDS, ORDER, ROUTES, StreamState
 from tidegate.xds.subscription import Change, Subscription
 
-GATE_TIMEOUT_S: Final = 10.0
+MAKE_TIMEOUT_S: Final = 10.0
 """How long listeners and routes wait for a proxy that does not answer."""
 
 
@@ -48,7 +48,7 @@ class UpdatePhase(Enum):
     SWITCH = auto()
     """Listeners and routes go out, until the proxy runs them."""
     BREAK = auto()
-    """Clusters and endpoints that the goal no longer has go, until the proxy is in sync."""
+    """Clusters that the goal no longer has are deleted, and their endpoints with them, until the proxy is in sync."""
 
 
 def current_phase(state: StreamState, update: ProxyUpdate) -> UpdatePhase:
@@ -61,8 +61,9 @@ def current_phase(state: StreamState, update: ProxyUpdate) -> UpdatePhase:
 def _runs_routes(state: StreamState, update: ProxyUpdate) -> bool:
     """Return whether the proxy runs the goal's listeners and routes except those that are held back."""
     if not any(type_url in state.subscriptions for type_url in ROUTES):
-        # A new proxy has none. One with resources from an earlier stream has, and subscribes in a moment.
-        return not state.warm
+        # A new proxy has no routes yet. A proxy that kept resources from an earlier stream may have some, and will subscribe to
+        # them shortly.
+        return not state.resumed
     return all(_is_settled(state, type_url, update) for type_url in ROUTES)
 
 
@@ -75,7 +76,7 @@ def _is_settled(state: StreamState, type_url: TypeUrl, update: ProxyUpdate) -> b
 
 
 class DiscoveryRequest(Protocol):
-    """What the requests of both protocols have; the last two are empty in all but the first of a stream."""
+    """What the requests of both protocols have; `node` and `user_agent` may be empty in all requests of a stream but the first."""
 
     @property
     def type_url(self) -> str: ...
@@ -92,9 +93,9 @@ R = TypeVar("R", bound=DiscoveryRequest)
 
 @dataclass(frozen=True, slots=True)
 class RunningState:
-    """What a proxy runs: `snapshot`, except for the objects in `differing_hosts`, of which it rejected what the snapshot has.
+    """What a proxy runs: `snapshot`, except for the objects in `differing_hosts`, whose version in the snapshot it rejected.
 
-    None in `differing_hosts`: it runs nothing of that object.
+    None in `differing_hosts`: the proxy has no routes of that object.
     """
 
     snapshot: Snapshot
@@ -116,19 +117,19 @@ class RunningState:
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """How far a stream is.
+    """How far a proxy is on one stream.
 
     `acked`: the last snapshot that the proxy accepted in full, deletions included.
-    `running`: the last that it accepted except for what it rejected.
-    `rejected`: the objects of which it rejected what the present goal has, with its reasons.
-    `nack`: the reason of its last NACK.
-    `warm`: it came with resources from an earlier stream.
+    `running`: the last snapshot that the proxy accepted, with the objects that it rejected.
+    `rejected`: the objects whose version in the current goal the proxy rejected, with its reasons.
+    `nack`: the reason of the proxy's last NACK.
+    `resumed`: the proxy came with resources from an earlier stream (initial_resource_versions).
     """
 
     node: str
     acked: Snapshot | None
     nack: str | None
-    warm: bool
+    resumed: bool
     running: RunningState | None = None
     rejected: Mapping[HostKey, str] = field(default_factory=dict[HostKey, str])
 
@@ -140,7 +141,7 @@ class StreamCounters:
     pushes: dict[TypeUrl, int] = field(default_factory=dict[TypeUrl, int])
     acks: dict[TypeUrl, int] = field(default_factory=dict[TypeUrl, int])
     nacks: dict[TypeUrl, int] = field(default_factory=dict[TypeUrl, int])
-    gate_misses: int = 0
+    make_timeouts: int = 0
 
 
 class DiscoveryStream(ABC, Generic[R]):
@@ -151,13 +152,13 @@ class DiscoveryStream(ABC, Generic[R]):
 
     KIND: ClassVar[ProxyKind]
 
-    def __init__(self, snapshot: Snapshot | None, *, gate_timeout_s: float = GATE_TIMEOUT_S) -> None:
+    def __init__(self, snapshot: Snapshot | None, *, make_timeout_s: float = MAKE_TIMEOUT_S) -> None:
         self.counters = StreamCounters()
         self._node = ""
         self._goal = snapshot
         self._state = StreamState()
         self._desired = DesiredResources(self._state)
-        self._gate_timeout_s = gate_timeout_s
+        self._make_timeout_s = make_timeout_s
         self._routes_wait_since: float | None = None
         self._acked: Snapshot | None = None
         self._running: RunningState | None = None
@@ -166,9 +167,9 @@ class DiscoveryStream(ABC, Generic[R]):
 
     @property
     def progress(self) -> StreamProgress:
-        """Return how far the proxy is, and why it rejects what it rejects."""
+        """Return how far the proxy is, and its reasons for what it rejects."""
         return StreamProgress(
-            self._node, self._acked, self._state.error, self._state.warm, self._running, self._rejected
+            self._node, self._acked, self._state.error, self._state.resumed, self._running, self._rejected
         )
 
     def sync_states(self) -> Mapping[TypeUrl, SyncState]:
@@ -188,13 +189,13 @@ class DiscoveryStream(ABC, Generic[R]):
 
     @property
     def wake_at(self) -> float | None:
-        """Time at which `on_time` must be called if nothing else happens before; None if there is none."""
+        """Time at which `on_timer` must be called if nothing else happens before; None if there is none."""
         if self._routes_wait_since is None:
             return None
-        return self._routes_wait_since + self._gate_timeout_s
+        return self._routes_wait_since + self._make_timeout_s
 
     def on_snapshot(self, snapshot: Snapshot, now: float) -> list[DiscoveryResponse]:
-        """Make `snapshot` the goal; what is in flight stays valid or is replaced."""
+        """Make `snapshot` the goal; a response in flight stays outstanding, and what it lacks is sent after its ACK or NACK."""
         self._desired.note_overtaken(self._goal, snapshot)
         self._goal = snapshot
         return self._advance_phase(now)
@@ -209,18 +210,18 @@ class DiscoveryStream(ABC, Generic[R]):
         self._apply_request(type_url, request)
         return self._advance_phase(now)
 
-    def on_time(self, now: float) -> list[DiscoveryResponse]:
-        """Take note of the time."""
+    def on_timer(self, now: float) -> list[DiscoveryResponse]:
+        """Advance the update if MAKE has timed out."""
         return self._advance_phase(now)
 
     @abstractmethod
     def _apply_request(self, type_url: TypeUrl, request: R) -> None:
         """Apply a request to the subscription of its type."""
 
-    def _open_subscription(self, subscription: Subscription, *, warm: bool) -> None:
-        """Add a subscription; `warm`: the proxy has resources of this type from an earlier stream."""
+    def _open_subscription(self, subscription: Subscription, *, resumed: bool) -> None:
+        """Add a subscription; `resumed`: the proxy has resources of this type from an earlier stream."""
         self._state.subscriptions[subscription.type_url] = subscription
-        self._state.warm = self._state.warm or warm
+        self._state.resumed = self._state.resumed or resumed
 
     def _record_answer(self, subscription: Subscription, error: str | None) -> None:
         """Record the proxy's answer to what is in flight; `error` is the reason of a NACK."""
@@ -238,32 +239,32 @@ class DiscoveryStream(ABC, Generic[R]):
         goal = self._goal
         if goal is None:
             return []
-        # 1. Set aside what the proxy rejected and the routes that lead to it, so that everything else goes on.
+        # 1. Hold back what the proxy rejected and the routes that lead to it, so that all other resources are updated.
         update = ProxyUpdate(goal, find_held_back(self._state, goal))
         self._rejected = rejected_hosts(self._state, goal, update.held_back)
-        # 2. Read the phase off what the proxy has acknowledged. Routes wait in MAKE, but not for ever.
+        # 2. Derive the phase from what the proxy has acknowledged. Routes wait in MAKE until its timeout.
         phase = current_phase(self._state, update)
         if phase is not UpdatePhase.MAKE or not self._has_routes_to_send(update):
             self._routes_wait_since = None
-        elif self._make_timed_out(now):
+        elif self._check_make_timeout(now):
             phase = UpdatePhase.SWITCH
         # 3. Send what this phase adds, changes or deletes.
         match phase:
             case UpdatePhase.MAKE:
-                return self._send_new_backends(update)
+                return self._send_new_clusters(update)
             case UpdatePhase.SWITCH:
                 return self._send_routes(update)
             case UpdatePhase.BREAK:
                 return self._delete_unreferenced(update)
 
-    def _make_timed_out(self, now: float) -> bool:
-        """Return whether routes have waited in MAKE for as long as they may, from the first call on."""
+    def _check_make_timeout(self, now: float) -> bool:
+        """Start the timer of MAKE at the first call; return whether it has run out, and count that."""
         if self._routes_wait_since is None:
             self._routes_wait_since = now
-        if now - self._routes_wait_since < self._gate_timeout_s:
+        if now - self._routes_wait_since < self._make_timeout_s:
             return False
         self._routes_wait_since = None
-        self.counters.gate_misses += 1
+        self.counters.make_timeouts += 1
         return True
 
     def _has_routes_to_send(self, update: ProxyUpdate) -> bool:
@@ -275,8 +276,8 @@ class DiscoveryStream(ABC, Generic[R]):
             for subscription in subscriptions
         )
 
-    def _send_new_backends(self, update: ProxyUpdate) -> list[DiscoveryResponse]:
-        """Send new clusters and endpoints beside the old ones."""
+    def _send_new_clusters(self, update: ProxyUpdate) -> list[DiscoveryResponse]:
+        """Send new clusters, endpoints and secrets beside the old ones."""
         return self._send_types((*BACKENDS, TypeUrl.SECRET), update)
 
     def _send_routes(self, update: ProxyUpdate) -> list[DiscoveryResponse]:
@@ -286,7 +287,7 @@ class DiscoveryStream(ABC, Generic[R]):
     def _delete_unreferenced(self, update: ProxyUpdate) -> list[DiscoveryResponse]:
         """Delete what no route leads to any more, and note when the proxy is in sync.
 
-        The only routes left to send are held back ones that go back to what the proxy had.
+        The only routes still sent here restore the last accepted version of a scope that the proxy rejected.
         """
         update = replace(update, breaking=True)
         responses = self._send_types(ORDER, update)
@@ -315,7 +316,7 @@ class DiscoveryStream(ABC, Generic[R]):
         endpoints = self._state.get(TypeUrl.ENDPOINT)
         if type_url is TypeUrl.CLUSTER and endpoints is not None:
             endpoints.forget(deleted)
-            # A changed cluster waits for its endpoints, even for those that the proxy had before.
+            # Envoy warms a changed cluster, so its endpoints must be sent again even if they are the same.
             endpoints.mark_for_resend(change.keys() - deleted)
         return DiscoveryResponse(
             type_url,
@@ -331,14 +332,15 @@ class DiscoveryStream(ABC, Generic[R]):
         if update.held_back is NOTHING_HELD_BACK:
             self._acked = goal
         else:
-            self._check_only_what_differs(goal)
+            self._mark_complete_except_differing(goal)
         differing_hosts = {
             host: None if before is None else before.host_state(host) for host in self._rejected
         }
         if before is None or before.snapshot is not goal or before.differing_hosts != differing_hosts:
             self._running = RunningState(goal, differing_hosts)
 
-    def _check_only_what_differs(self, goal: Snapshot) -> None:
+    def _mark_complete_except_differing(self, goal: Snapshot) -> None:
+        """Mark each type as complete except for the differing names: only those are checked in the next updates."""
         for type_url, subscription in self._state.subscriptions.items():
             differing = self._state.differing_names(type_url, goal)
             if differing is not None:

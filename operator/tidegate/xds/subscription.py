@@ -26,9 +26,9 @@ Change = dict[str, XdsResource | None]
 """Resources by name; None for one that is deleted."""
 
 Desired = Mapping[str, XdsResource | None]
-"""What a proxy should have under each name where that may differ from what it has; None for nothing."""
+"""Desired resource by name, for names under which the proxy may have another one; None: no resource."""
 
-# The server deletes what a proxy has of these types and the goal has not. It leaves the other types alone: endpoints go
+# The server deletes resources of these types that the goal does not have. It deletes none of the other types: endpoints go
 # with their cluster.
 DELETED_TYPES: Final = frozenset({TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.SCOPE})
 
@@ -42,9 +42,9 @@ class NackBisector:
     """Finds the resources that a proxy rejects; a proxy rejects a response as a whole, and does not always name the resource.
 
     `suspects` is everything from rejected responses that was not accepted since.
-    It goes out again in batches, each half as large as the last rejected one and twice as large as the last accepted one.
+    Suspects are sent again in batches: half as large after a NACK, twice as large after an ACK.
     `rejected` has the resources that were rejected alone, with the proxy's reason.
-    They wait until there is something else under their name.
+    They are not sent again until the goal has another version of them.
     """
 
     suspects: Change = field(default_factory=Change)
@@ -86,7 +86,7 @@ class NackBisector:
         return {name: change[name] for name in names[: self._batch_size]}
 
     def is_suspect(self, name: str, resource: XdsResource | None) -> bool:
-        """Return whether exactly this (None: its deletion) was in a rejected response."""
+        """Return whether exactly this resource (None: its deletion) was in a rejected response."""
         if name not in self.suspects:
             return False
         suspect = self.suspects[name]
@@ -105,17 +105,17 @@ class NackBisector:
 class Subscription(ABC):
     """One type on one stream.
 
-    `names`: what the proxy subscribes to; None for everything.
-    `accepted`: what the proxy acknowledged last, by name; None before its first answer.
-    `sent`: what it was sent last, accepted or not.
-    `in_flight`: what the response that it has not answered changes.
-    `error`: the reason of its last NACK, as long as something of that response is suspected or rejected.
-    `unseen`: what it has from an earlier stream, of which only the version is known.
+    `names`: the names that the proxy subscribes to; None: all.
+    `accepted`: the resources that the proxy accepted last, by name; None before its first ACK or NACK.
+    `sent`: the resources that were sent to it last, accepted or not.
+    `in_flight`: the changes in the response that it has not answered yet.
+    `error`: the reason of its last NACK, while a resource of that response is suspected or rejected.
+    `unseen`: resources that the proxy has from an earlier stream; only their versions are known.
 
     `_complete_with` and `_touched`: the proxy runs exactly this set of resources, except for the touched names.
     So only these names, and those that differ between this set and a newer one, have to be checked.
-    `_to_roll_back`: names that go out again as they were accepted before anything else does.
-    `_to_resend`: accepted names that must go out again, with the nonce of the last response before that was known.
+    `_to_roll_back`: names whose accepted version is sent again before anything else.
+    `_to_resend`: accepted names that must be sent again, each with the nonce of the last response before the mark.
     """
 
     type_url: TypeUrl
@@ -162,7 +162,7 @@ class Subscription(ABC):
         return None if self.accepted is None else self.accepted.get(name)
 
     def runs_resource(self, resource: XdsResource) -> bool:
-        """Return whether the proxy certainly runs this, or something better than this placeholder.
+        """Return whether the proxy certainly runs this resource; for a placeholder, whether it runs any resource of that name.
 
         Suspects count as not running: Envoy may use part of a rejected response.
         """
@@ -180,12 +180,12 @@ class Subscription(ABC):
         return self.get(name) is None and name not in self.bisector.suspects
 
     def was_sent(self, resource: XdsResource) -> bool:
-        """Return whether this is the last that the proxy was sent under its name."""
+        """Return whether this is the resource that was sent last under its name."""
         sent = self.sent.get(resource.name)
         return sent is not None and sent.version == resource.version
 
     def is_emptied_by(self, endpoints: XdsResource) -> bool:
-        """Return whether `endpoints` is empty and the proxy has some under that name."""
+        """Return whether `endpoints` is empty and the proxy has endpoints under that name."""
         if not endpoints.vacant:
             return False
         accepted = self.get(endpoints.name)
@@ -220,7 +220,7 @@ class Subscription(ABC):
 
     @abstractmethod
     def response_content(self, change: Change) -> Change:
-        """Return what a response contains that makes `change`: resources, and None for names that it deletes."""
+        """Return the content of the response that makes `change`: resources by name, None for deleted names."""
 
     def record_sent(self, change: Change, nonce: str) -> frozenset[str]:
         """Record that `change` is in flight; return the names that it deletes."""
@@ -236,15 +236,15 @@ class Subscription(ABC):
         return deleted
 
     def mark_for_resend(self, names: Collection[str]) -> None:
-        """Have `names` sent again, although they count as accepted.
+        """Send `names` again, although the proxy has accepted them.
 
-        An answer to a response that was sent before this call does not count for them.
+        Answers to responses that were sent before this call are ignored for them.
         """
         self._touched.update(names)
         self._to_resend.update(dict.fromkeys(names, self.nonce))
 
     def record_ack(self) -> None:
-        """Record that the proxy accepted what is in flight."""
+        """Record that the proxy accepted the response in flight."""
         change = self.in_flight or {}
         self.in_flight = None
         self.accepted = {} if self.accepted is None else self.accepted
@@ -263,7 +263,7 @@ class Subscription(ABC):
         self._clear_error()
 
     def record_nack(self, reason: str) -> None:
-        """Record that the proxy rejected what is in flight, and keeps what it had."""
+        """Record that the proxy rejected the response in flight, and keeps the resources that it had."""
         change = self.in_flight or {}
         self.in_flight = None
         self._touched |= change.keys()

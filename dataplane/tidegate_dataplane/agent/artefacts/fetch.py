@@ -1,4 +1,4 @@
-"""Fetch and verify the artefact of an order into an empty folder."""
+"""Fetch and verify the artefact of a desired state into an empty folder."""
 
 import asyncio
 from pathlib import Path
@@ -42,10 +42,10 @@ async def fetch_artefact(
 ) -> ArtefactFacts:
     """Fetch and verify the artefact of `order` into `folder`, which is empty.
 
-    The folder of partial downloads is on the same file system; it keeps received bytes when an attempt fails.
+    `partial_dir` is on the same file system as `folder`, and keeps received bytes when an attempt fails.
 
     Raises:
-        ArtefactError: with the reason; only FetchFailed may pass by itself.
+        ArtefactError: with the reason; only FetchFailed is transient, so only then is another attempt worthwhile.
     """
     if order.format in CODE_FORMATS and not order.allow_python:
         raise ArtefactError(
@@ -58,7 +58,7 @@ async def fetch_artefact(
     target = open_target(order, folder, progress, partial_dir=partial_dir)
     if order.format is ModelFormat.FEATURES:
         facts = await fetch_tables(order, target, open_source)
-        check_pin(order.sha256, facts.digest, f"the tables of {order.owner}", "the pin")
+        check_pin(order.sha256, facts.digest, f"the set of tables of {order.owner}", "the pinned sha256")
         return await convert_tables(order, facts, folder, convert)
     source = open_source(parse_uri(order.uri), order)
     try:
@@ -146,7 +146,7 @@ def _model_file_missing(order: DesiredState) -> ArtefactError:
     return ArtefactError(
         FailureReason.ARTEFACT_NOT_FOUND,
         f"there is no {order.uri.rstrip('/')}/{order.version}/{name}; "
-        f"an artefact of format {order.format} lies at <uri>/<version>/{name}, and the version is a number",
+        f"an artefact of format {order.format} must be at <uri>/<version>/{name}, and the version must be a number",
     )
 
 

@@ -1,7 +1,7 @@
-"""Cache of artefact files on the node for its next pods: by content, bounded, checked at every use.
+"""Content-addressed, bounded cache of artefact files on the node, shared by its pods and verified at every read.
 
-A file is found by its origin and validator, so a pod gets it only after the source has answered that pod's own
-credentials with the same validator. The content is hashed at each read and must match the file's name.
+A file is found by its origin, path and validator, so a pod gets it only after the source has answered that pod's own
+credentials with the same validator. The content is hashed at each read and must match the blob's name, a sha256.
 """
 
 import asyncio
@@ -23,33 +23,33 @@ from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, ArtefactSourc
 
 log = structlog.get_logger()
 
-# Of the node's disk, whatever the bound: a cache must not be why pods are evicted.
+# Share of the node's disk that stays free whatever `max_bytes` allows, so that the cache causes no eviction of pods.
 MIN_FREE_SHARE = 0.10
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCache:
-    """`<root>/blobs/<sha256>` and `<root>/names/<hash of origin and validator>`, which contains a sha256.
+    """Files are `<root>/blobs/<sha256>`; `<root>/names/<key>` contains the sha256 of the file with that key.
 
     Any number of agents share one folder: files appear by a rename, and one agent evicts at a time.
-    After any error of the disk the file is simply not cached.
+    After any error of the disk the file is not cached.
     """
 
     root: Path
     max_bytes: int
 
-    def find_blob(self, name: str) -> Path | None:
-        """Return the file with the name `name` and mark it as used now; None if there is none."""
+    def find_blob(self, key: str) -> Path | None:
+        """Return the blob of the cache key `key` and mark it as used now; None if there is none."""
         with contextlib.suppress(OSError):
-            digest = (self.root / "names" / name).read_text()
+            digest = (self.root / "names" / key).read_text()
             blob = self.root / "blobs" / Path(digest).name
             os.utime(blob)
             return blob
         return None
 
-    def find_intact(self, name: str) -> Path | None:
-        """Return the file with the name `name` if its content matches its digest; remove it otherwise."""
-        blob = self.find_blob(name)
+    def find_intact(self, key: str) -> Path | None:
+        """Return the blob of the cache key `key` if its content matches its digest; remove it otherwise."""
+        blob = self.find_blob(key)
         if blob is None:
             return None
         try:
@@ -61,7 +61,7 @@ class NodeCache:
         return blob if intact else None
 
     def discard_blob(self, blob: Path) -> None:
-        """Remove a file whose content does not match its name."""
+        """Remove a blob whose content does not match its digest."""
         log.warning("node_cache_damaged", blob=blob.name)
         with contextlib.suppress(OSError):
             blob.unlink()
@@ -78,17 +78,17 @@ class NodeCache:
                     return None
                 descriptor, path = tempfile.mkstemp(dir=self.root / "incoming")
                 fcntl.flock(descriptor, fcntl.LOCK_EX)  # as long as this agent lives
-                os.ftruncate(descriptor, size)  # the room is taken from now on
+                os.ftruncate(descriptor, size)  # its full size counts towards max_bytes from now on
                 return CacheEntry(self, Path(path), descriptor)
         return None
 
-    def add_blob(self, part: Path, digest: str, name: str) -> None:
-        """Move a complete file into the cache under its digest and its name."""
+    def add_blob(self, part: Path, digest: str, key: str) -> None:
+        """Move a complete file into the cache under its digest and its key."""
         with contextlib.suppress(OSError), self._exclusive_lock():
             part.replace(self.root / "blobs" / digest)
-            written = self.root / "names" / f".{name}"
-            written.write_text(digest)
-            written.replace(self.root / "names" / name)
+            temporary = self.root / "names" / f".{key}"
+            temporary.write_text(digest)
+            temporary.replace(self.root / "names" / key)
 
     def _make_room(self, size: int) -> bool:
         """Remove the least recently used files until `size` more bytes fit."""
@@ -107,10 +107,10 @@ class NodeCache:
         return used + size <= self.max_bytes and disk.free - size >= disk.total * MIN_FREE_SHARE
 
     def _remove_leftovers(self) -> None:
-        """Remove names without a file, and partial files of agents that were killed."""
-        for name in (self.root / "names").iterdir():
-            if not (self.root / "blobs" / name.read_text()).exists():
-                name.unlink(missing_ok=True)
+        """Remove keys without a blob, and partial files of agents that were killed."""
+        for key in (self.root / "names").iterdir():
+            if not (self.root / "blobs" / key.read_text()).exists():
+                key.unlink(missing_ok=True)
         for part in (self.root / "incoming").iterdir():
             with part.open("rb") as file, contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlocked: its agent has ended
@@ -144,12 +144,12 @@ class CacheEntry:
             self._failed = True
         self._hasher.update(chunk)
 
-    def finish(self, name: str, *, complete: bool, expected_sha256: str | None) -> None:
+    def finish(self, key: str, *, complete: bool, expected_sha256: str | None) -> None:
         """Add the file to the cache if it is complete and matches the expected digest; drop it otherwise."""
         os.close(self._descriptor)
         digest = self._hasher.hexdigest()
         if complete and not self._failed and expected_sha256 in (None, digest):
-            self._cache.add_blob(self._path, digest, name)
+            self._cache.add_blob(self._path, digest, key)
         self._path.unlink(missing_ok=True)
 
 
@@ -159,7 +159,11 @@ class CachedSource:
     def __init__(
         self, source: ArtefactSource, cache: NodeCache, origin: str, *, by_digest: bool = False
     ) -> None:
-        """Cache files of `origin`; `by_digest`: paths are digests that the origin itself has just named."""
+        """Cache files of `origin`.
+
+        `by_digest`: paths are content digests from the manifest that the origin has just returned, so cached files need no
+        further request to the source.
+        """
         self._by_digest = by_digest
         self._source = source
         self._cache = cache
@@ -189,29 +193,29 @@ class CachedSource:
     async def _open_source(
         self, path: str, resume: ResumePoint | None
     ) -> AsyncGenerator[tuple[Download, Path | None], None]:
-        """Open the source's file; yield it with the cached copy, or without one as a download that fills the cache."""
+        """Open the file at the source; yield its download and the cached copy, or a download that also fills the cache, and None."""
         opened = self._source.open(path) if resume is None else self._source.open(path, resume)
         async with opened as download:
             validator = download.validator or download.sha256
             if download.start or not validator or not download.counted:
                 yield download, None
                 return
-            name = self._entry_name(path, path if self._by_digest else validator)
-            blob = await asyncio.to_thread(self._cache.find_intact, name)
+            key = self._make_key(path, path if self._by_digest else validator)
+            blob = await asyncio.to_thread(self._cache.find_intact, key)
             if blob is not None:
                 yield download, blob
                 return
-            async with self._keep_copy(download, name) as cached_download:
+            async with self._keep_copy(download, key) as cached_download:
                 yield cached_download, None
 
     async def _find_by_digest(self, digest: str) -> Path | None:
-        return await asyncio.to_thread(self._cache.find_intact, self._entry_name(digest, digest))
+        return await asyncio.to_thread(self._cache.find_intact, self._make_key(digest, digest))
 
-    def _entry_name(self, path: str, validator: str) -> str:
+    def _make_key(self, path: str, validator: str) -> str:
         return hashlib.sha256(f"{self._origin}\n{path}\n{validator}".encode()).hexdigest()
 
     @asynccontextmanager
-    async def _keep_copy(self, download: Download, name: str) -> AsyncGenerator[Download, None]:
+    async def _keep_copy(self, download: Download, key: str) -> AsyncGenerator[Download, None]:
         entry = None
         if download.size is not None:
             entry = await asyncio.to_thread(self._cache.begin_entry, download.size)
@@ -223,7 +227,7 @@ class CachedSource:
             chunks = _copy_chunks(download.chunks, entry, arrived)
             yield Download(download.size, chunks, validator=download.validator, sha256=download.sha256)
         finally:
-            entry.finish(name, complete=arrived.size == download.size, expected_sha256=download.sha256)
+            entry.finish(key, complete=arrived.size == download.size, expected_sha256=download.sha256)
 
 
 @dataclass(slots=True)

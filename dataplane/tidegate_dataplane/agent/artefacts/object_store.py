@@ -302,7 +302,7 @@ def _read_endpoint(names: Sequence[str], credentials: SecretCredentials) -> str:
 
 
 def _platform_targets(credentials: SecretCredentials) -> frozenset[str]:
-    """Return where the platform serves the pod's own identity, as EKS and ECS do at a link-local address."""
+    """Return the platform's credential endpoint for the pod's identity, which EKS and ECS have at a link-local address."""
     if credentials.get("AWS_ACCESS_KEY_ID"):
         return frozenset()
     full = credentials.environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI")

@@ -86,7 +86,7 @@ def _bound_disk(order: DesiredState, used: int) -> DiskBound:
 
 
 def has_room(folder: Path, needed_bytes: int) -> bool:
-    """Return whether so many bytes can be written to the disk of a folder beside the reserve."""
+    """Return whether this many bytes can be written to the disk of a folder beside the reserve."""
     return DiskBound(reserve_share=MIN_FREE_SHARE).measure_room(folder) >= needed_bytes
 
 

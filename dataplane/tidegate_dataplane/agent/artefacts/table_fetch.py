@@ -19,7 +19,7 @@ from tidegate_dataplane.features.table_file import TABLE_SUFFIX
 
 @dataclass(frozen=True, slots=True)
 class StoredTables:
-    """A stored version of which all tables but `changed` are still current."""
+    """A stored version all of whose tables but `changed` are still current."""
 
     folder: Path
     facts: ArtefactFacts
@@ -90,7 +90,7 @@ def converted_path(name: str) -> str:
 async def _fetch_identified(
     table: FeatureTable, path: str, order: DesiredState, target: FetchTarget, open_source: OpenSource
 ) -> tuple[FetchedFile, SourceContent]:
-    """Fetch a table of which the source had one content from the beginning to the end."""
+    """Fetch a table whose content at the source was the same from the beginning of the download to the end."""
     before = await identify_table(table, order, open_source)
     file = await _fetch_table(table, path, order, target, open_source)
     if await identify_table(table, order, open_source) != before:

@@ -11,7 +11,7 @@ from enum import StrEnum
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 MAX_LOSSES_ALONE = 10
-"""A message that was processed alone and ended its server so often, in one pod, is a dead letter."""
+"""A message that was processed alone and ended its server this many times, in one pod, is a dead letter."""
 SPARE_DELIVERIES = 100
 """Allowance beyond maxDeliveries for messages that end whole pods, whose losses no pod can count.
 

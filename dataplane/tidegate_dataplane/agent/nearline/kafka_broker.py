@@ -22,9 +22,9 @@ from tidegate_dataplane.agent.nearline.nats_bucket import ResultBucket
 from tidegate_dataplane.contract import KafkaOrder, StreamOrder
 
 SESSION_S: Final = 10.0
-"""After so long without a heartbeat other pods get the partitions; the same time as the ack wait on NATS."""
+"""After this time without a heartbeat other pods get the partitions; the same time as the ack wait on NATS."""
 IDLE_S: Final = 15.0
-"""A pod that fetches nothing for so long, since its model is not ready, loses its partitions to others."""
+"""A pod that fetches nothing for this time, since its model is not ready, loses its partitions to others."""
 
 
 @dataclass(slots=True)

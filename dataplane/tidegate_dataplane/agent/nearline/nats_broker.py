@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nats.js.api import ConsumerInfo
 
 ACK_WAIT_S: Final = 10.0
-"""After so long without a sign of the pod a message is delivered to another; holds are renewed three times as often."""
+"""After this time without a sign of the pod a message is delivered to another pod; holds are renewed three times as often."""
 MAX_UNSETTLED: Final = 10_000
 """Most messages that all pods together may hold."""
 NO_STREAM: Final = 10059

@@ -27,7 +27,7 @@ class PartitionProgress:
     unsettled: dict[int, int] = field(default_factory=dict[int, int])
     """Offset → how often it was delivered."""
     _here: set[int] = field(default_factory=set[int])
-    """Those of them that were delivered to this pod."""
+    """The deliveries to this pod."""
 
     @property
     def committable_offset(self) -> int:

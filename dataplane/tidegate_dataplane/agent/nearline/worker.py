@@ -49,7 +49,7 @@ LONGEST_PAUSE_S: Final = 5.0
 NOT_READY_PAUSE_S: Final = 0.2
 """Pause between two checks of a model that is not ready."""
 NOT_READY_LIMIT_S: Final = 5.0
-"""After so long without a ready model the pod reports that it does not consume; a shorter gap is a change of versions."""
+"""After this time without a ready model the pod reports that it does not consume; a shorter gap is a change of versions."""
 DEAD_LETTER_PAUSE_S: Final = 30.0
 """Pause before a message is delivered again whose dead letter was refused."""
 MAX_RESULT_PAUSE_S: Final = 60.0

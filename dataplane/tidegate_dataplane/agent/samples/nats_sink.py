@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 ACK_TIMEOUT_S = 5.0
 AT_ONCE = 256
 UNCERTAIN_S = 100.0
-"""A record whose acknowledgement was lost is tried again for so long: below the two minutes in which a stream knows
+"""A record whose acknowledgement was lost is tried again for this time: below the two minutes in which a stream knows
 what it has. After them it might appear twice, so it is dropped."""
 REFUSED_S = UNCERTAIN_S
-"""A record that the stream refuses is tried again for so long: most refusals are of the stream and pass, and one of a
+"""A record that the stream refuses is tried again for this time: most refusals are of the stream and pass, and one of a
 single record must not hold up the others for ever."""
 
 

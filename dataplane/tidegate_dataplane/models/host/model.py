@@ -143,7 +143,7 @@ class TritonPythonModel:
         return start_engines(folder, parameter, free_dims, self._run_session, facts)
 
     def _make_shared_inputs(self, config: dict[str, Any]) -> Any:
-        """Return what prepares requests with shared inputs, of which there may be none."""
+        """Return the function that prepares requests with shared inputs; a model may have none."""
         from tidegate_dataplane.batching.shared_inputs import SharedInputs
         from tidegate_dataplane.runner_interface import SHARED_ROWS
 

@@ -53,7 +53,7 @@ MESSAGES: Final = {
     Reason.TARGET_NOT_FOUND: CatalogueMessage(
         "TG2008",
         MessageLevel.ERROR,
-        "A target, the FeatureCompute of a batch, or that of a shared feature, does not exist, or does not share with this namespace.",
+        "A target, the FeatureCompute of a batch, or the FeatureCompute of a shared feature, does not exist, or does not share with this namespace.",
         "Create the object, or correct the field that names it.",
     ),
     Reason.TARGET_NOT_READY: CatalogueMessage(
@@ -144,7 +144,7 @@ MESSAGES: Final = {
         "TG2106",
         MessageLevel.INFO,
         "The target passed every step, or a person promoted it; it gets all requests of its route.",
-        "Nothing. With the next change, write the weights in effect into the spec: all weight to the target, no "
+        "Nothing. With the next change, write the effective weights into the spec: all weight to the target, no "
         "release.",
     ),
     Reason.CHECK_FAILED: CatalogueMessage(

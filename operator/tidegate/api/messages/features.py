@@ -47,7 +47,7 @@ MESSAGES: Final = {
         MessageLevel.WARNING,
         "A replica lacks events of the last minute or more. It answers from the events that it has stored.",
         "Wait while a replica reads its streams after a start. If the lag grows, the streams bring more events than a "
-        "replica can store: send those alone that features read, or divide the streams among several FeatureComputes.",
+        "replica can store: publish only events that features read, or divide the streams among several FeatureComputes.",
     ),
     Reason.EVENTS_UNKNOWN: CatalogueMessage(
         "TG3008",
@@ -72,7 +72,7 @@ MESSAGES: Final = {
     Reason.TABLE_UNREACHABLE: CatalogueMessage(
         "TG3011",
         MessageLevel.WARNING,
-        "A table with refresh could not be looked at or fetched: its source does not answer or does not have it, it changed "
+        "A table with refresh could not be checked or fetched: its source does not answer or does not have it, it changed "
         "meanwhile, or the pod's disk is full. Replicas answer from the table that they loaded before.",
         "Publish the file, or correct the credentials or the network; the message has the details. Replicas ask again by "
         "themselves.",
@@ -92,9 +92,9 @@ MESSAGES: Final = {
     Reason.DEAD_LETTERS_FAILING: CatalogueMessage(
         "TG3014",
         MessageLevel.WARNING,
-        "The events are current, but the subject or topic of deadLetters does not take those that are refused. After 30 s they "
-        "are counted and not written, and the others are stored.",
-        "Make the subject's stream or the topic, give the user the permission, or make room; the message has the broker's own "
-        "error. Then letters are written again; the stream still has the events before, as long as it retains them.",
+        "The events are current, but refused events cannot be written to the subject or topic of deadLetters. After 30 s they "
+        "are only counted; all other events are stored.",
+        "Create the stream of the subject, or the topic, grant the user the permission, or free space; the message has the "
+        "broker's error. Refused events are then written again; the stream has the earlier ones as long as it retains them.",
     ),
 }

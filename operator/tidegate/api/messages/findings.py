@@ -34,7 +34,7 @@ MESSAGES: Final = {
     ProblemReason.NOT_ANSWERED: CatalogueMessage(
         "TG5001",
         MessageLevel.WARNING,
-        "The status of an object is about an older spec: the controllers have not observed the newest one.",
+        "The status of an object describes an older spec: the controllers have not observed the newest one.",
         "Wait a few seconds; if it stays, run tidegate doctor to see whether the controllers run and have a leader.",
     ),
     ProblemReason.MANIFEST_REFUSED: CatalogueMessage(

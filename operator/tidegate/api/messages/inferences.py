@@ -291,8 +291,8 @@ MESSAGES: Final = {
     Reason.COMPILE_FAILED: CatalogueMessage(
         "TG1704",
         MessageLevel.WARNING,
-        "The graph of the version cannot be compiled, the server does not load the compiled graph, or that graph answered requests "
-        "otherwise than the published one. No request fails: the version serves as published.",
+        "The graph of the version cannot be compiled, the server does not load the compiled graph, or that graph gave "
+        "other answers than the published graph. No request fails: the version serves as published.",
         "Do what the message says, usually raise spec.compile.memory; or remove spec.compile. tidegate optimize does the same "
         "on your own machine.",
     ),
@@ -308,7 +308,7 @@ MESSAGES: Final = {
         MessageLevel.INFO,
         "batching.mode is Adaptive, and each request is executed alone, because joining would change answers or nothing "
         "could compare them.",
-        "Nothing, if the model is fast enough; else do what the message says.",
+        "Nothing, if the model is fast enough; otherwise do what the message says.",
     ),
     # Near-line streams
     Reason.CONSUMING: CatalogueMessage(

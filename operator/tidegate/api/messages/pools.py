@@ -22,7 +22,7 @@ MESSAGES: Final = {
     Reason.NODES_UNHEALTHY: CatalogueMessage(
         "TG4003",
         MessageLevel.WARNING,
-        "Nodes of the pool accept no pods: they are not ready, cordoned, terminating, or have a taint that "
+        "Nodes of the pool accept no pods: they are cordoned, terminating or not ready, or have a taint that "
         "the pool does not tolerate. Or some of their GPUs have failed, and the device plugin offers fewer "
         "slices. Those slices are not healthy; pods on them keep running as long as the node allows.",
         "Repair or uncordon the node that the message names, add its taint to spec.tolerations, or look at "
@@ -100,14 +100,14 @@ MESSAGES: Final = {
     Reason.ALLOCATABLE_GONE: CatalogueMessage(
         "TG4014",
         MessageLevel.ERROR,
-        "A node is configured as the pool says, and offers no slices. Running pods go on. If it lasts for "
+        "A node is configured as the pool requires but offers no slices. Running pods are not affected. If it lasts for "
         "three minutes, the node is quarantined.",
         "Look at the logs of the device plugin's pod on that node, and delete the pod if it hangs.",
     ),
     Reason.ADMISSION_ERRORS: CatalogueMessage(
         "TG4015",
         MessageLevel.ERROR,
-        "The kubelet of a node refused pods of the pool (UnexpectedAdmissionError), because the device plugin "
+        "The kubelet of a node rejected pods of the pool (UnexpectedAdmissionError), because the device plugin "
         "did not give them their slice. The node is quarantined for ten minutes, so that other nodes get the "
         "pods that replace them.",
         "Look at the logs of the device plugin's pod on that node, and delete the pod if it hangs.",
@@ -132,14 +132,14 @@ MESSAGES: Final = {
     Reason.NOTHING_TO_MOVE: CatalogueMessage(
         "TG4101",
         MessageLevel.INFO,
-        "Every Inference with spec.scaling has the replicas that the allocator would give it.",
+        "Every Inference with spec.scaling has its target number of replicas.",
         NO_ACTION,
     ),
     Reason.RECOMMENDED: CatalogueMessage(
         "TG4102",
         MessageLevel.INFO,
-        "The allocator would move replicas, and spec.policy.mode is RecommendOnly.",
-        "Read status.lastDecision, and set spec.policy.mode: Auto to have such decisions carried out.",
+        "The allocator would move replicas, but spec.policy.mode is RecommendOnly.",
+        "Read status.lastDecision, and set spec.policy.mode: Auto to execute such decisions.",
     ),
     Reason.MOVING: CatalogueMessage(
         "TG4103",
@@ -150,14 +150,14 @@ MESSAGES: Final = {
     Reason.RULES_NOT_KEPT: CatalogueMessage(
         "TG4104",
         MessageLevel.WARNING,
-        "Floors, ceilings or demand need more than the pool has; the message names the rules that are not kept.",
+        "Floors or demand need more slices than the pool or its ceilings allow; the message names the rules that cannot be met.",
         "Do what the message says: add nodes, or lower floors, demand or the number of replicas.",
     ),
     Reason.FREEZE_UNREADABLE: CatalogueMessage(
         "TG4105",
         MessageLevel.ERROR,
         "A window of spec.policy.freeze has an invalid schedule or time zone, or never begins; the pool is "
-        "held.",
+        "held until it is corrected.",
         "Correct the field that the message names.",
     ),
     Reason.SIGNALS_FRESH: CatalogueMessage(
@@ -176,7 +176,7 @@ MESSAGES: Final = {
     Reason.DEMAND_FORECAST: CatalogueMessage(
         "TG4108",
         MessageLevel.INFO,
-        "The demand of each realtime Inference with spec.scaling is forecast.",
+        "The demand of each real-time Inference with spec.scaling is forecast.",
         NO_ACTION,
     ),
     Reason.FORECASTS_PENDING: CatalogueMessage(
@@ -202,15 +202,16 @@ MESSAGES: Final = {
         "TG4112",
         MessageLevel.ERROR,
         "An event of spec.policy.events has an invalid schedule or time zone, ends after the year 9999, or names an Inference "
-        "that is no realtime one of the pool with spec.scaling. It is ignored, for that Inference or as a whole; the other events count.",
+        "that is not a real-time Inference of this pool with spec.scaling. An invalid event is ignored; an event with a wrong "
+        "Inference is ignored for that Inference only. The other events are used.",
         "Correct the field that the message names.",
     ),
     Reason.EVENT_BASELINE_UNKNOWN: CatalogueMessage(
         "TG4113",
         MessageLevel.WARNING,
         "The demand before an event that is near or running is unknown for some Inferences: nothing counts their requests, or "
-        "the controllers started during the event and have no history. Nothing is multiplied; until the event ends their "
-        "number of replicas only rises.",
+        "the controllers started during the event and have no history. The event's factor is not applied to them, and they "
+        "are not scaled down until the event ends.",
         "Wait for the end of the event, or set a floor with tidegate override. With controllers.prometheusUrl in the chart's "
         "values, controllers that start during an event read the demand before it.",
     ),
@@ -218,25 +219,25 @@ MESSAGES: Final = {
     Reason.OVERRIDDEN: CatalogueMessage(
         "TG4201",
         MessageLevel.INFO,
-        "A ComputeOverride is in force for this object until it ends.",
+        "A ComputeOverride is active for this object.",
         "Delete the ComputeOverride to end it earlier.",
     ),
     Reason.OVERRIDE_IN_FORCE: CatalogueMessage(
         "TG4202",
         MessageLevel.INFO,
-        "The override is in force for its target.",
+        "The override is active for its target.",
         NO_ACTION,
     ),
     Reason.OVERRIDE_EXPIRED: CatalogueMessage(
         "TG4203",
         MessageLevel.INFO,
         "The override has expired and has no effect any more.",
-        "Delete it, or set another spec.expiresAt.",
+        "Delete it, or set a later spec.expiresAt, at most 7 days after its creation; after that, create another override.",
     ),
     Reason.OVERRIDE_WITHOUT_EFFECT: CatalogueMessage(
         "TG4204",
         MessageLevel.WARNING,
-        "The override's target leaves the allocator nothing to decide: its number of replicas is fixed.",
+        "The override changes nothing: the target's number of replicas is fixed.",
         "Set spec.scaling of the Inference instead of spec.replicas, or change spec.replicas.",
     ),
 }

@@ -1,4 +1,4 @@
-"""The shares of each route's requests that gateways admit in full, and answer at less cost: no more is refused than needed."""
+"""Shares of each route's requests that gateways answer in full, or at less cost: they refuse no more requests than needed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidegate.api.meta import ObjectKey
 from tidegate.routing.ir import REDUCED
 
 _HELD_CHANGE: Final = 0.02
-"""Shares stay as they are while that moves at most this part of an Inference's capacity, so that chance changes nothing."""
+"""Shares stay unchanged while a change would move at most this part of an Inference's capacity, because rates vary by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReducedAnswer:
-    """How a request beyond the admitted share is answered: what it takes of the capacity of each Inference, and its value."""
+    """How a request beyond the admitted share is answered: its cost in capacity of each Inference, and its value."""
 
     costs: Mapping[ObjectKey, float]
     value: float
@@ -29,9 +29,9 @@ class ReducedAnswer:
 class RouteLoad:
     """The requests of one route (`access/<namespace>/<name>/<route>`).
 
-    `offered_per_s`: what clients send, refused requests included; it may be no number, if it could not be measured.
-    `costs`: what a request takes of the capacity of each Inference, in requests; for targets, their shares of what is admitted.
-    `value`: what an answered request is worth. `priced`: gateways admit a share of them; else all.
+    `offered_per_s`: requests that clients send, refused ones included; not finite if it was not measured.
+    `costs`: the cost of a request in capacity of each Inference, in requests; for targets, their shares of the admitted requests.
+    `value`: value of an answered request. `priced`: gateways admit a share of the requests; otherwise all of them.
     """
 
     route: str
@@ -50,7 +50,7 @@ class RouteLoad:
 Shares = Mapping[str, float]
 """By route, the admitted share, from 0 to 1; by route with REDUCED, the share that is admitted or gets a reduced answer.
 
-What is not in it is 1.
+Without an entry the share is 1.
 """
 
 
@@ -59,9 +59,9 @@ NO_SHARES: Final[Shares] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """To answer requests of a route, for `gain` per request's worth of capacity; `costs` is what a request takes.
+    """A way to answer requests of a route: `gain` is the value per unit of capacity, `costs` the capacity that a request takes.
 
-    `is_reduced`: with the reduced answer. `is_upgrade`: in full instead of that, and so no more than got it.
+    `is_reduced`: with the reduced answer. `is_upgrade`: in full instead of reduced, for at most as many requests as get a reduced answer.
     """
 
     load: RouteLoad
@@ -82,7 +82,7 @@ class _Admission:
     def take_requests(self, amounts: Sequence[tuple[float, Mapping[ObjectKey, float]]]) -> list[float]:
         """Take the capacity for (requests per second, costs), and return the share of each for which there is capacity.
 
-        All get the same share of an Inference, and each the smallest that any of its Inferences allows.
+        All offers get the same share of an Inference, and each offer the smallest share that any of its Inferences allows.
         """
         allowed = {
             key: min(self.remaining[key] / rate, 1.0)
@@ -103,10 +103,10 @@ class _Admission:
 def plan_shares(
     loads: Iterable[RouteLoad], capacities: Mapping[ObjectKey, float], before: Shares = NO_SHARES
 ) -> Shares:
-    """Return the shares of the priced routes that do not admit everything.
+    """Return the shares of the priced routes that do not admit all requests.
 
-    `capacities`: requests per second that the ready pods of an Inference answer; where that is unknown, nothing is refused.
-    Routes that are not priced are served first. Then capacity goes to what gains most value with it (the fractional
+    `capacities`: requests per second that the ready pods of an Inference answer; without an entry, no request is refused.
+    Routes that are not priced are served first. Then capacity goes to the offers with the most value per capacity (the fractional
     multiple-choice knapsack): a reduced answer by the same Inferences, if it keeps more value than it takes capacity; the rest
     of the full answer; or the full answer at once. What then remains of a fallback's capacity answers requests that were not
     admitted, those of the highest value first. Routes of equal gain get equal shares.
@@ -142,21 +142,21 @@ def _has_fallback(load: RouteLoad) -> bool:
 
 def _list_offers(load: RouteLoad) -> Iterable[_Offer]:
     """Yield how the Inferences of a route may answer its requests."""
-    # What a request takes where it takes most; targets share a request, which is still a whole one.
+    # The cost at the Inference where it is highest; targets share a request, which is still one request.
     size = max((1.0, *load.costs.values()))
     full, reduced = _Offer(load, load.value / size, load.costs), load.reduced
     if reduced is None or _has_fallback(load):
         yield full
         return
     saved = {key: max(cost - reduced.costs.get(key, 0.0), 0.0) for key, cost in load.costs.items()}
-    # Of the Inference where most is saved: it is the one that candidates are a matter of.
+    # Of the Inference where most is saved: fewer candidates help only there.
     part_saved = max((saved[key] / cost for key, cost in load.costs.items() if cost > 0), default=0.0)
     if not 0 < part_saved < 1:
         yield full
         return
     gain = reduced.value / (size * (1 - part_saved))
     upgrade_gain = (load.value - reduced.value) / (size * part_saved)
-    # An upgrade must come after what it upgrades; of equal gains, both together are the full answer.
+    # An upgrade must come after the reduced answer; with equal gains, both together are the full answer.
     if gain <= upgrade_gain:
         yield full
         return

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import lgamma, log, pi
 from typing import Final
 
-# Jeffreys' prior: as good for shares near 0 as for those in the middle.
+# Jeffreys' prior: as good for shares near 0 as for shares near 0.5.
 _A: Final = 0.5
 _B: Final = 0.5
 _HALVINGS: Final = 60
@@ -34,7 +34,7 @@ class ShareBounds:
 
 
 def compute_share_bounds(failures: int, requests: int, alpha: float) -> ShareBounds:
-    """Return the bounds of the share after so many `failures` in `requests`.
+    """Return the bounds of the share of failures after `failures` in `requests` requests.
 
     Over all evaluations together they are wrong with probability `alpha` at most.
     """
@@ -64,7 +64,7 @@ def spend_alpha(alpha: float, test_number: int) -> float:
 
 
 def _find_edge(*, rejected_at: float, accepted_at: float, is_rejected: Callable[[float], bool]) -> float:
-    """Return where between the two the shares begin to be rejected, by bisection.
+    """Return the share between `rejected_at` and `accepted_at` at which rejection begins, by bisection.
 
     The result is on the rejected side, so that rounding widens the bounds.
     """

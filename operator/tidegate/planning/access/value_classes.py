@@ -38,7 +38,7 @@ RouteDemands = Mapping[str, RouteDemand]
 
 
 class RouteOutcome(StrEnum):
-    """What became of requests that no Envoy cluster of the Inference they were for has counted."""
+    """Outcomes of requests to an Inference that none of its Envoy clusters has counted."""
 
     REFUSED = "refused"
     """They were beyond the admitted share of their route."""

@@ -1,1 +1,1 @@
-"""Prepare the input of the allocation solver, and carry out its decisions step by step."""
+"""Prepare the input of the allocation solver, and execute its decisions step by step."""

@@ -23,9 +23,9 @@ from tidegate.planning.allocator.snapshot_builder import AllocationObserved, Poo
 class TrackedCorrection:
     """The correction of one Inference after the last tick.
 
-    `basis`: the measurement and what it was made of; with another version or capacity the correction begins again.
-    `settled_replicas`: the ready replicas since `since` while none starts or terminates, or 0, since a starting replica is slow.
-    `counted_at`: the time of the last scrape that counted; no other may overlap it.
+    `basis`: the measured capacity and its model version; if either changes, the correction begins again.
+    `settled_replicas`: the number of ready replicas since `since`; 0 while a replica starts or terminates, because it is slow then.
+    `counted_at`: the time of the last scrape that was used; the windows of used scrapes do not overlap.
     """
 
     correction: CapacityCorrection
@@ -42,10 +42,10 @@ Corrections = Mapping[ObjectKey, TrackedCorrection]
 def update_corrections(before: Corrections, observed: AllocationObserved) -> Corrections:
     """Return the corrections after one more tick of the pool.
 
-    Only Inferences with an SLO and `spec.capacity` are corrected, since the others promise no latency; and only those in one
+    Only Inferences with an SLO and `spec.capacity` are corrected, since the others promise no latency; and only Inferences in one
     pool, since what is measured of several is their mixture.
-    A scrape counts if the same number of replicas was ready throughout its window, none started or terminated, and the
-    window does not overlap one that has counted.
+    A scrape is used if the same number of replicas was ready throughout its window, none started or terminated, and the
+    window does not overlap that of another used scrape.
     """
     after: dict[ObjectKey, TrackedCorrection] = {}
     for member in observed.members:
@@ -106,10 +106,10 @@ def update_correction(
 ) -> CapacityCorrection:
     """Return the correction of `curve` after one more signal, `elapsed_s` after the last one, with `ready` replicas.
 
-    The correction rises only where more was served than the curve promises, within the SLO.
-    It falls only where the SLO was missed under a load of half to all of what the curve promises: a higher load says nothing
+    The correction rises only if the replicas served more than the curve promises, within the SLO.
+    It falls only if the SLO was missed at 50 to 100 % of the load that the curve promises: a higher load shows nothing
     about the curve, and a low load is late for other reasons.
-    Otherwise it fades. A low load or a held signal says nothing about saturation.
+    Otherwise it fades. A low load or a held signal shows nothing about saturation.
     """
     observation = _observe_capacity(before.apply_to(curve).rate_at(ready), signal, ready, slo_s)
     return before.decay_for(elapsed_s) if observation is None else before.update_from(curve, observation)

@@ -1,4 +1,4 @@
-"""Turn an assignment into an AllocationDecision, or into none if the standing decision says the same."""
+"""Turn an assignment into an AllocationDecision, or into none if the current decision says the same."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ _DIGITS: Final = 6
 _HASH_CHARS: Final = 8
 _POOL_CHARS: Final = 200
 BUDGET_RULE: Final = "budget"
-"""The rule that is about the moves themselves."""
+"""The rule that limits the moves themselves."""
 _CHANGES: Final = frozenset({MoveAction.START, MoveAction.STOP, MoveAction.PROMOTE})
 
 
@@ -49,7 +49,7 @@ class SolvedAllocation:
 
 
 def plan_decision(observed: AllocationObserved, solved: SolvedAllocation) -> dict[str, Any] | None:
-    """Return the decision to write; None if it would repeat the standing one.
+    """Return the decision to write; None if it would repeat the current one.
 
     Compared are the replicas of each Inference, the spares that Inferences share, and the rules that are broken. The figures of
     these rules do not count: they change with every tick.
@@ -182,16 +182,16 @@ def sort_newest_first(decisions: Iterable[AllocationDecision]) -> tuple[Allocati
 
 
 def _find_target_replicas(observed: AllocationObserved) -> Mapping[str, int]:
-    """Return the target replicas of the scaled members: what they have, changed by the standing decision."""
+    """Return the target replicas of the scaled members: what they have, changed by the current decision."""
     targets = {str(member.key): member.assigned_replicas for member in observed.scaled_members}
-    moves = observed.standing_decision.spec.moves if observed.standing_decision is not None else ()
+    moves = observed.current_decision.spec.moves if observed.current_decision is not None else ()
     return targets | {move.inference: move.after for move in moves if move.inference in targets}
 
 
 def _find_target_spares(observed: AllocationObserved) -> Mapping[str, int]:
-    """Return the target warm spares, by the standing decision or by the statuses."""
-    if observed.standing_decision is not None:
-        return {spare.inference: spare.replicas for spare in observed.standing_decision.spec.spares}
+    """Return the target warm spares, by the current decision or by the statuses."""
+    if observed.current_decision is not None:
+        return {spare.inference: spare.replicas for spare in observed.current_decision.spec.spares}
     spares = {str(member.key): member.inference.decided_spares for member in observed.scaled_members}
     return {name: count for name, count in spares.items() if count}
 
@@ -212,12 +212,12 @@ def _choose_time(observed: AllocationObserved) -> datetime:
 
 
 def _has_moves(observed: AllocationObserved) -> bool:
-    """Return whether a standing decision has moves: broken rules come and go while they are executed."""
-    return observed.standing_decision is not None and bool(observed.standing_decision.spec.moves)
+    """Return whether a current decision has moves: broken rules come and go while they are executed."""
+    return observed.current_decision is not None and bool(observed.current_decision.spec.moves)
 
 
 def _find_broken_rules(rules: Iterable[RelaxedRule | UnmetRule]) -> frozenset[tuple[str, str]]:
-    """Return the rules that are broken, without the budget, which is about the moves themselves."""
+    """Return the rules that are broken, without the budget, which limits the moves themselves."""
     return frozenset((rule.rule, rule.subject) for rule in rules if rule.rule != BUDGET_RULE)
 
 

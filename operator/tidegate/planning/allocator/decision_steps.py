@@ -12,7 +12,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
 
 READY_TIMEOUT: Final = timedelta(minutes=15)
-"""A decision waits so long for pods to be ready; later they may never be."""
+"""A decision waits this long for pods to be ready; after that they may never be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def plan_next_step(
     has more replicas than slices, and a replica that stays keeps its slices in between.
     Warm spares are promoted before any pod starts; new spares get the slices that no move needs.
     `reclaimed_before`: the Inferences that had freed their slices at an earlier step. They keep that step's time, since the
-    decision goes on until the replicas that get these slices are ready.
+    decision continues until the replicas that get these slices are ready.
     """
     before = reclaimed_before or {}
     moves = {move.inference: move for move in decision.spec.moves}
@@ -102,7 +102,7 @@ def plan_next_step(
 def make_failed_outcome(
     observed: AllocationObserved, decision: AllocationDecision, reason: str
 ) -> Mapping[str, Any]:
-    """Return the outcome of a decision that ends before all of it is done."""
+    """Return the outcome of a decision that ends before it is complete."""
     return {"outcome": {"movedSlices": _count_moved_slices(observed, decision), "error": reason}}
 
 
@@ -111,7 +111,7 @@ def make_allocation(
 ) -> Mapping[str, Any]:
     """Return status.allocation, without its epoch, after one pool's allocator has decided.
 
-    With several pools, the others keep theirs, and those that the spec does not name any more are dropped.
+    With several pools, the other pools keep their parts, and pools that the spec does not name any more are dropped.
     """
     spares = {"spares": target.spares} if target.spares else {}
     own = {"replicas": target.replicas, **spares, "decision": decision}
@@ -119,7 +119,7 @@ def make_allocation(
     if inference is None or placement is None or placement.pools is None:
         return own
     allocation = inference.status.allocation or AllocatedReplicas()
-    # A pool whose allocator has not decided yet keeps what runs there.
+    # A pool without a decision yet keeps the replicas that run there.
     parts: dict[str, dict[str, Any]] = {
         item.name: {"name": item.name, "replicas": item.replicas} for item in inference.status.pools
     }
@@ -133,7 +133,7 @@ def make_allocation(
 def revert_targets(observed: AllocationObserved) -> Mapping[ObjectKey, TargetReplicas]:
     """Return the targets to write once no decision is executed any more.
 
-    Members that were promised more replicas stop waiting for them.
+    Members that wait for more replicas stop waiting for them.
     """
     return {
         member.key: TargetReplicas(member.assigned_replicas, member.warm_spares)
@@ -143,13 +143,13 @@ def revert_targets(observed: AllocationObserved) -> Mapping[ObjectKey, TargetRep
 
 
 def _is_short(member: PoolMember) -> bool:
-    """Return whether it has fewer pods than its status promises."""
+    """Return whether the member has fewer pods than its status.allocation."""
     allocation = member.inference.status.allocation
     return allocation is not None and allocation.replicas + allocation.spares > member.assigned_pods > 0
 
 
 def _explain_unready(observed: AllocationObserved, decision: AllocationDecision) -> str:
-    """Explain which members have all their replicas and are not ready; empty if anything else is missing too."""
+    """Name the members that have all their replicas but not all ready; empty if the decision is incomplete for another reason."""
     moves = {move.inference: move for move in decision.spec.moves}
     waiting = [
         (member, moves[str(member.key)])
@@ -188,7 +188,7 @@ def _sort_by_moves(members: Sequence[PoolMember], moves: Sequence[DecidedMove]) 
 
 
 def _find_unmoved_target(member: PoolMember, decision: AllocationDecision) -> int:
-    """Return the replicas of a member that no move changes; without those that an earlier decision promised in vain."""
+    """Return the replicas of a member that no move changes; without replicas that an earlier decision promised and did not start."""
     allocation = member.inference.status.allocation
     if allocation is None:
         return member.assigned_replicas
@@ -213,7 +213,7 @@ def _add_write(
 ) -> None:
     """Add a member to `writes` if its target changed.
 
-    Also if the decision moves it and its status does not name the decision yet.
+    Add it as well if the decision moves it and its status does not name the decision yet.
     """
     allocation = member.inference.status.allocation
     if allocation is None:

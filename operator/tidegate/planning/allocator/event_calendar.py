@@ -16,7 +16,7 @@ from tidegate.planning.allocator.schedules import CronSchedule, UnreadableSchedu
 from tidegate.planning.allocator.signals import MAX_RATE_PER_S
 
 BASELINE_WINDOW: Final = timedelta(minutes=10)
-"""Time before an event comes near of which the highest rate is its baseline."""
+"""The baseline of an event is the highest rate within this time before the event is near."""
 _DEFAULT_LEAD: Final = timedelta(minutes=5)
 _MAX_JOINED: Final = 64
 """Events in a row, without a baseline window between them, whose first one is looked for."""
@@ -73,7 +73,7 @@ class EventCalendar:
         return tuple(sorted(near, key=lambda item: (-float(item.event.factor), item.begins)))
 
     def select_concerning(self, key: ObjectKey) -> tuple[DemandEvent, ...]:
-        """Return the events that are about one Inference."""
+        """Return the events that change the demand for one Inference."""
         return tuple(event for event in self.events if event.concerns_inference(key))
 
     def find_first(self, events: Sequence[DemandEvent], now: datetime) -> Occurrence | None:

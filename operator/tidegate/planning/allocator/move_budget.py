@@ -21,7 +21,7 @@ class RemainingBudget:
     per: str
 
 
-def find_standing_decision(
+def find_current_decision(
     pool: ComputePool, decisions: Sequence[AllocationDecision]
 ) -> AllocationDecision | None:
     """Return the newest of a pool's decisions, `decisions[0]`, if it still waits to be executed or taken up."""
@@ -45,12 +45,12 @@ def compute_move_budget(
     moves = pool.spec.policy.moves
     if moves is None:
         return None
-    since, standing = now - parse_duration(moves.per), find_standing_decision(pool, decisions)
+    since, current = now - parse_duration(moves.per), find_current_decision(pool, decisions)
     moved = sum(
         decision.moved_slices
         for decision in decisions
-        # The allocator decides again about the moves of the standing decision: they are not spent until it has finished.
-        if decision.should_execute and decision.spec.at >= since and decision is not standing
+        # The allocator decides again about the moves of the current decision: they are not spent until it has finished.
+        if decision.should_execute and decision.spec.at >= since and decision is not current
     )
     total = ceil(healthy * moves.max_percent / 100)
     return RemainingBudget(total, max(total - moved, 0), moves.per)

@@ -1,4 +1,4 @@
-"""Forecast the demand for the realtime Inferences of one pool from the rates that its signals confirm."""
+"""Forecast the demand for the real-time Inferences of one pool from the rates that its signals confirm."""
 
 from __future__ import annotations
 

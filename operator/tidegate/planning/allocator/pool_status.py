@@ -24,9 +24,9 @@ class PoolAllocation:
     allocated_verdict: Verdict | None = None
     signals_verdict: Verdict | None = None
     forecast_verdict: Verdict | None = None
-    """None if spec.policy.forecast is absent, or if there is no Inference whose demand it is about."""
+    """None if spec.policy.forecast is absent, or without an Inference to forecast."""
     events_verdict: Verdict | None = None
-    """None without spec.policy.events, or if there is no Inference whose demand they are about."""
+    """None without spec.policy.events, or without an Inference whose demand they change."""
 
 
 def summarise_allocation(
@@ -65,12 +65,12 @@ def _judge_allocation(
             f"not kept: {', '.join(rules[:_NAMED])}{rest}; AllocationDecision {decision} has the figures"
         )
         return Verdict(False, Reason.RULES_NOT_KEPT, message)
-    standing = observed.standing_decision
-    if standing is None or not standing.spec.moves:
+    current = observed.current_decision
+    if current is None or not current.spec.moves:
         return Verdict(True, Reason.NOTHING_TO_MOVE, _explain_no_moves(observed))
-    count = len(standing.spec.moves)
+    count = len(current.spec.moves)
     inferences = "1 Inference" if count == 1 else f"{count} Inferences"
-    if standing.should_execute:
+    if current.should_execute:
         return Verdict(False, Reason.MOVING, f"{decision} moves {inferences}")
     message = f"{decision} would move {inferences}: set spec.policy.mode: Auto to have it done"
     return Verdict(False, Reason.RECOMMENDED, message)
@@ -80,7 +80,7 @@ def _explain_no_moves(observed: AllocationObserved) -> str:
     """Explain why nothing moves: all targets are met, or some Inferences cannot be compared."""
     if observed.effective_mode is PolicyMode.HOLD:
         reason = observed.freeze.reason if observed.freeze is not None else "the pool is held"
-        return f"{reason}: everybody keeps what they have"
+        return f"{reason}: every Inference keeps its slices"
     unmeasured = [member.key for member in observed.scaled_members if member.lacks_capacity]
     if not unmeasured:
         return "every Inference has its target replicas"
@@ -125,7 +125,7 @@ def _judge_events(observed: AllocationObserved) -> Verdict | None:
     if not keys or not events:
         return None
     unusable = [
-        f"{event.name} ignores {inference.object_key}: spec.policy.events[{index}].inferences[{number}] is no realtime Inference of "
+        f"{event.name} ignores {inference.object_key}: spec.policy.events[{index}].inferences[{number}] is not a real-time Inference of "
         "the pool with spec.scaling"
         for index, event in enumerate(events)
         for number, inference in enumerate(event.inferences)

@@ -10,21 +10,21 @@ from tidegate.api.allocation_decision import PredictedOutcome
 def predict_outcome(snapshot: AllocationSnapshot, assignment: Assignment) -> PredictedOutcome:
     """Predict the value served and lost, and missed SLOs, in the horizon's first step; unknown demand counts as none."""
     replicas = {(assigned.inference, assigned.pool): assigned.replicas for assigned in assignment.replicas}
-    value = missed = lost = 0.0
+    value = missed = lost_value = 0.0
     for inference in snapshot.inferences:
         if inference.load is None:
             continue
-        demand, rate = inference.load.rates[0], _compute_rate(inference, replicas)
-        served = inference.value_of_served(demand, rate)
+        demand, capacity = inference.load.rates[0], _compute_capacity(inference, replicas)
+        served = inference.value_of_served(demand, capacity)
         value += served
         if inference.tier.traits.has_slo:
-            missed += max(demand - rate, 0.0)
-            lost += max(inference.value_of_served(demand, demand) - served, 0.0)
-    return PredictedOutcome(value=round(value, 6), slo_misses=round(missed, 6), lost=round(lost, 6))
+            missed += max(demand - capacity, 0.0)
+            lost_value += max(inference.value_of_served(demand, demand) - served, 0.0)
+    return PredictedOutcome(value=round(value, 6), slo_misses=round(missed, 6), lost=round(lost_value, 6))
 
 
-def _compute_rate(inference: ModelInput, replicas: dict[tuple[str, str], int]) -> float:
-    """Return the requests per second within the SLO."""
+def _compute_capacity(inference: ModelInput, replicas: dict[tuple[str, str], int]) -> float:
+    """Return the requests per second that the Inference's replicas can answer within its SLO."""
     return sum(
         placement.curve.rate_at(replicas.get((inference.key, placement.pool), placement.replicas.current))
         for placement in inference.placements

@@ -16,7 +16,7 @@ CONFIRM_FACTOR: Final = 3.0
 MIN_COMPARED_PER_S: Final = 1.0
 """Lower rates count as this much when they are compared: three requests a minute after one are no surge."""
 MAX_RATE_PER_S: Final = 1e9
-"""A higher rate is no measurement."""
+"""A higher rate counts as missing."""
 _SHOWN: Final = 3
 
 
@@ -24,7 +24,7 @@ _SHOWN: Final = 3
 class ClassRates:
     """Requests per second of one value, as counted by routes: offered, served by a model, refused by admission control.
 
-    `value` None: what the Inference says. `sheds`: gateways reject those of low value first.
+    `value` None: the value in the Inference's spec. `sheds`: gateways reject requests of low value first.
     """
 
     value: float | None = None
@@ -42,10 +42,10 @@ class ClassRates:
 class InferenceMetrics:
     """The metrics of one Inference in one scrape, unchecked: a value may be NaN, negative or missing (None).
 
-    `offered_per_s`: requests that clients sent, including refused ones, without retries. `served_per_s`: those that a
+    `offered_per_s`: requests that clients sent, including refused ones, without retries. `served_per_s`: requests that a
     model answered. `latency_p99_s`: at the gateway. `queue_s`: mean time in Triton's queue. `busy`: share of the time in
     which its replicas computed, 0 to 1. `refused_per_s`: requests that a limit or admission control refused.
-    `classes`: what the requests are worth, as far as that is known. `backlog`: messages of a stream that wait or are in flight.
+    `classes`: the rates by value of the requests, if known. `backlog`: messages of a stream that are pending or in flight.
     """
 
     offered_per_s: float | None = None
@@ -62,8 +62,8 @@ class InferenceMetrics:
 class MetricsScrape:
     """One scrape of one source, named `source` in messages.
 
-    `age`: how old the figures are by the source's own clock. `window`: the time that rates are taken over.
-    `silent_gateways`: those that are missing from it, so that its sums are lower bounds. `failure`: why there is no data at all.
+    `age`: how old the figures are by the source's own clock. `window`: the time over which rates are computed.
+    `silent_gateways`: gateways without a response; without them, sums are lower bounds. `failure`: why there is no data at all.
     """
 
     source: str
@@ -73,15 +73,15 @@ class MetricsScrape:
     silent_gateways: tuple[str, ...] = ()
     failure: str = ""
     missing: str = "no gateway counts its requests"
-    """What it means that an Inference is missing."""
+    """Why an Inference may be missing, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
     """The checked metrics of one Inference. `read_at`: when its offered load was read.
 
-    `fresh`: the last scrape confirms the load, or at least that much. `held_reason`: why it differs from the scrape, or empty.
-    `peak_per_s`: the highest recent rate. The other figures are those of the last scrape alone; None if it had none.
+    `fresh`: the last scrape confirms this load or more. `held_reason`: why the load differs from the scrape, or empty.
+    `peak_per_s`: the highest recent rate. The other figures are from the last scrape alone; None if it has no such figure.
     """
 
     offered_per_s: float
@@ -99,7 +99,7 @@ class Signal:
 
     @property
     def demand_per_s(self) -> float:
-        """Return the rate to plan replicas for: it rises at once, and falls after a while without a higher rate."""
+        """Return the rate to plan replicas for: it rises at once, and falls once the peak is older than the stabilization window."""
         return max(self.offered_per_s, self.peak_per_s)
 
 
@@ -110,17 +110,17 @@ _NONE: Final[Mapping[ObjectKey, Signal]] = MappingProxyType({})
 class Signals:
     """The state after a scrape. An Inference that is missing was never measured: it keeps its replicas.
 
-    `problem`: what is wrong with the scrape as a whole, or empty.
+    `problem`: why no figure of the scrape can be used, or empty.
     """
 
     by_key: Mapping[ObjectKey, Signal] = field(default_factory=lambda: _NONE)
     problem: str = "nothing was read yet"
     window: timedelta = timedelta()
-    """The time before a scrape over which rates and latencies are taken."""
+    """The time before a scrape over which rates and latencies are computed."""
 
     @property
     def all_fresh(self) -> bool:
-        """Return whether the last scrape confirms all of it."""
+        """Return whether the last scrape confirms every signal."""
         return not self.problem and all(signal.fresh for signal in self.by_key.values())
 
     @property
@@ -132,7 +132,7 @@ class Signals:
         return f"{_join_names(map(str, stale))}: {self.by_key[stale[0]].held_reason}"
 
     def select_inferences(self, keys: Iterable[ObjectKey]) -> Signals:
-        """Return the signals of some Inferences alone, so that stale signals of others do not count."""
+        """Return the signals of some Inferences alone, so that stale signals of other Inferences have no effect."""
         return Signals(
             {key: self.by_key[key] for key in sorted(set(keys)) if key in self.by_key},
             self.problem,
@@ -150,7 +150,7 @@ class UnconfirmedRate:
 
 @dataclass(frozen=True, slots=True)
 class RateEstimate:
-    """The last confirmed rate of one Inference, when it was read, and a later rate that differs too much."""
+    """The last confirmed rate of one Inference, when it was read, and a later rate that needs confirmation."""
 
     offered_per_s: float
     read_at: datetime
@@ -164,7 +164,7 @@ RateEstimates = Mapping[ObjectKey, RateEstimate]
 class StalenessPolicy:
     """How old figures may be to count as fresh, and how long the last confirmed rate is held.
 
-    After that the Inference is as one without signals.
+    After that the Inference counts as never measured.
     """
 
     stale_after: timedelta = timedelta(seconds=90)
@@ -184,7 +184,7 @@ def estimate_signals(
       demand.
     - A rise beyond CONFIRM_FACTOR is followed up to that factor, and fully once a scrape whose window does not overlap
       the first confirms it; a fall beyond CONFIRM_FACTOR is followed when it was read twice.
-    - An Inference that complete scrapes do not have any more (no route leads to it) is forgotten, not taken for idle.
+    - An Inference that is missing in a complete scrape (no route leads to it any more) is forgotten, not assumed to be idle.
     """
     blind = _explain_unusable(scrape, policy)
     signals: dict[ObjectKey, Signal] = {}
@@ -297,7 +297,7 @@ def _check_amount(value: float | None) -> float | None:
 
 
 def _explain_unusable(scrape: MetricsScrape, policy: StalenessPolicy) -> str:
-    """Explain why nothing of the scrape can be used; empty if it can."""
+    """Explain why no figure of the scrape can be used; empty if they can."""
     if scrape.failure:
         return f"{scrape.source}: {scrape.failure}; demand is held at what was known last"
     if scrape.age > policy.stale_after:

@@ -20,7 +20,7 @@ from tidegate.api.nearline import NearlineSpec
 from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand
 from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.freeze import Freeze
-from tidegate.planning.allocator.move_budget import compute_move_budget, find_standing_decision
+from tidegate.planning.allocator.move_budget import compute_move_budget, find_current_decision
 from tidegate.planning.allocator.node_losses import is_strict, list_ready_by_node, price_node_loss
 from tidegate.planning.allocator.other_pools import OtherPool, narrow_bounds, reduce_demand
 from tidegate.planning.allocator.signals import Signal, Signals
@@ -38,7 +38,7 @@ HORIZON_STEPS: Final = (HorizonStep(600.0),)
 _UNKNOWN: Final = linear_curve(1.0)
 """The curve of an Inference of unknown capacity: it keeps its replicas, whatever the curve."""
 _POLLING_SHARE: Final = 0.05
-"""Demand of a stream of which nothing is known, as a share of what one replica answers."""
+"""Demand of a stream without any count, as a share of what one replica answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,8 @@ class AllocationObserved:
     members: Sequence[PoolMember]
     departing_slices: int = 0
     """Slices of Inferences that were deleted or moved to another pool, until their pods are gone."""
-    faulty_node_slices: int = 0
-    """Slices of ready pods on nodes that take no new pods: in use, and of no use to others."""
+    unhealthy_node_slices: int = 0
+    """Slices of ready pods on nodes that are not healthy: they serve, and cannot be assigned to others."""
     spare_slices: int = 0
     """Slices that are reserved for spares that Inferences share, or that their pods still have."""
     live_spares: Sequence[LiveSpare] = ()
@@ -175,7 +175,7 @@ class AllocationObserved:
     """The highest rates that are expected within spec.policy.forecast.horizon, in requests per second, where forecast."""
     calendar: EventCalendar = field(default_factory=EventCalendar)
     event_demands: Mapping[ObjectKey, EventDemand] = field(default_factory=dict[ObjectKey, EventDemand])
-    """What spec.policy.events bring the Inferences that one is near to."""
+    """The demand that spec.policy.events add, of the Inferences with an event that is near or running."""
     mixes: Mapping[ObjectKey, ValueMix] = field(default_factory=dict[ObjectKey, ValueMix])
     """What the requests of Inferences are worth, where clients send any."""
 
@@ -186,7 +186,7 @@ class AllocationObserved:
 
     @property
     def active_overrides(self) -> tuple[ComputeOverride, ...]:
-        """Return the overrides in force."""
+        """Return the active overrides."""
         return select_active(self.overrides, self.now)
 
     @property
@@ -204,7 +204,7 @@ class AllocationObserved:
 
     @property
     def allocatable_slices(self) -> int:
-        """Return the slices that its members can have together."""
+        """Return the number of slices that the pool's members can have together."""
         return max(self.usable_slices - self.charged_spare_slices, 0)
 
     @property
@@ -216,7 +216,7 @@ class AllocationObserved:
     @property
     def usable_slices(self) -> int:
         """Return the slices that members and shared spares can have together."""
-        return self.slices.healthy + self.faulty_node_slices - self.departing_slices
+        return self.slices.healthy + self.unhealthy_node_slices - self.departing_slices
 
     @property
     def charged_spare_slices(self) -> int:
@@ -230,7 +230,7 @@ class AllocationObserved:
 
     @property
     def peak_windows(self) -> Mapping[ObjectKey, timedelta]:
-        """Return how long peaks of the demand for real-time Inferences count: the pool's dwell."""
+        """Return for how long peaks of the demand for real-time Inferences count: spec.policy.dwell."""
         dwell = parse_duration(self.pool.spec.policy.dwell)
         return {member.key: dwell for member in self.members if member.inference.spec.tier.traits.has_slo}
 
@@ -245,9 +245,9 @@ class AllocationObserved:
         return frozenset(member.key for member in self.members if member.can_be_forecast)
 
     @property
-    def standing_decision(self) -> AllocationDecision | None:
+    def current_decision(self) -> AllocationDecision | None:
         """Return the newest decision if it is not finished yet."""
-        return find_standing_decision(self.pool, self.decisions)
+        return find_current_decision(self.pool, self.decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,7 +499,7 @@ def _measure_seconds_since(
     """Return the seconds since a decision last raised or lowered a member; infinite if no recorded decision did."""
     name = str(member.key)
     for decision in observed.decisions:
-        if not decision.should_execute or decision is observed.standing_decision:
+        if not decision.should_execute or decision is observed.current_decision:
             continue
         for move in decision.spec.moves:
             if move.inference == name and direction(move.before, move.after):

@@ -128,7 +128,7 @@ class InferenceOutcome:
         return None if self.inference.load is None else self.inference.load.rates[0]
 
     def compute_rate(self, replicas: int) -> float:
-        """Return the requests per second within the SLO by so many replicas (offline: slices)."""
+        """Return the requests per second that this many replicas (offline: slices) answer within the SLO."""
         return self.inference.placements[0].curve.rate_at(replicas)
 
     @property
@@ -160,7 +160,7 @@ def build_answer(
     mode: PolicyMode,
     seconds: float,
 ) -> WhatIfAnswer:
-    """Build the answer from the changed snapshot and its assignment, solved in so many seconds."""
+    """Build the answer from the changed snapshot and its assignment, solved in this many seconds."""
     solved = SolvedAllocation(
         assignment,
         predict_outcome(snapshot, assignment),

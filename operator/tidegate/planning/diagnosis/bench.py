@@ -20,7 +20,7 @@ class LoadSpec:
     rate: float | None = None
     """Requests per second, evenly spaced, whatever the answers; None sends one as soon as another is answered."""
     max_errors: float = inf
-    """Without a rate, the load ends early after so many errors."""
+    """Without a rate, the load ends early after this many errors."""
 
 
 @dataclass(frozen=True, slots=True)

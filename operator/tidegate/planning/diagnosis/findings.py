@@ -62,7 +62,7 @@ class ObjectSet:
     unlisted: frozenset[str] = frozenset()
     """Kinds that could not be listed: no object of them counts as missing."""
     namespaces: frozenset[str] | None = None
-    """The namespaces whose objects were read; None: all. Those of others do not count as missing, nor as not referring."""
+    """The namespaces whose objects were read; None: all. Objects of other namespaces count neither as missing nor as not referring."""
 
     def has_read(self, namespace: str) -> bool:
         """Return whether the objects of a namespace were read."""
@@ -121,7 +121,7 @@ def _check_conditions(resource: CustomResource) -> Iterator[Finding]:
             resource,
             "no controller has looked at it yet"
             if observed == NOT_OBSERVED
-            else f"its status is about generation {observed}, and it has {resource.metadata.generation}",
+            else f"its status describes generation {observed}, and it has {resource.metadata.generation}",
         )
     # Summaries come last: they are reported only if they are worse than the conditions that they may summarise.
     ordered = sorted(conditions, key=lambda condition: condition.type in _SUMMARIES)

@@ -1,4 +1,4 @@
-"""Summarize a column of a feature batch by batch, in bounded memory: a sample, frequent ids, moments, counts of bins."""
+"""Summarise a feature's column in batches, in bounded memory: a sample, frequent ids, moments, a histogram."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,8 +34,9 @@ class ValueSample:
 class IdCounter:
     """Counts of ids, exact until there are more than `capacity` different ones.
 
-    Beyond, all counts are lowered by the one in the middle and ids without any are dropped: the mergeable summary of Misra
-    and Gries (Agarwal et al., "Mergeable summaries", PODS 2012). An id with more than 2 / capacity of all values stays.
+    Beyond that, the (capacity / 2 + 1)-th largest count is subtracted from all, and ids whose count is not positive are
+    dropped: the mergeable summary of Misra and Gries (Agarwal et al., "Mergeable summaries", PODS 2012). An id with more
+    than 2 / capacity of all values stays.
     """
 
     def __init__(self, capacity: int = ID_CAPACITY) -> None:
@@ -68,11 +69,11 @@ class IdCounter:
 
 @dataclass(slots=True)
 class ColumnProfile:
-    """What one set of rows has in a column, with the bins of the training set."""
+    """Profile of one column over a set of rows, with the bins of the training set."""
 
     bins: NumberBins | IdBins
     default: float | None
-    """In the type of the column; None for a column without one."""
+    """The column's default value, in the column's type; None if it has no default."""
     row_count: int = 0
     missing_count: int = 0
     """Nulls, and numbers that are not finite."""
@@ -82,7 +83,7 @@ class ColumnProfile:
     """Not finite if the sum of the values exceeds float64."""
     ids: IdCounter = field(default_factory=IdCounter)
     bin_counts: Counts = field(init=False)
-    _squares: float = 0.0
+    _squared_deviations: float = 0.0
     """Sum of the squared distances from the mean."""
 
     def __post_init__(self) -> None:
@@ -91,12 +92,13 @@ class ColumnProfile:
     @property
     def standard_deviation(self) -> float:
         """Return the standard deviation of all values; not finite if their squares exceed float64."""
-        return float(np.sqrt(self._squares / self.value_count)) if self.value_count else 0.0
+        return float(np.sqrt(self._squared_deviations / self.value_count)) if self.value_count else 0.0
 
     def add_batch(self, values: Numbers | Ids, *, row_count: int, missing_count: int) -> None:
-        """Add the values of some rows, without those that are missing; lists give one value for each element.
+        """Add a batch of rows.
 
-        `values` are int64 for bins of ids and float64 for bins of numbers, shape [values].
+        `values` has no missing values, and one value for each element of a list column: int64 for bins of ids, float64 for
+        bins of numbers, shape [values].
         """
         self.row_count += row_count
         self.missing_count += missing_count
@@ -115,12 +117,12 @@ class ColumnProfile:
         self._add_moments(numbers)
 
     def _add_moments(self, numbers: Numbers) -> None:
-        """Merge mean and squares as in Chan, Golub and LeVeque, "Updating formulae", 1979."""
+        """Merge mean and squared deviations as in Chan, Golub and LeVeque, "Updating formulae", 1979."""
         total = self.value_count + len(numbers)
         with np.errstate(over="ignore", invalid="ignore"):
             mean = float(np.mean(numbers))
-            self._squares += float(np.sum((numbers - mean) ** 2))
+            self._squared_deviations += float(np.sum((numbers - mean) ** 2))
         shift = mean - self.mean
-        self._squares += shift * shift * self.value_count * len(numbers) / total
+        self._squared_deviations += shift * shift * self.value_count * len(numbers) / total
         self.mean += shift * len(numbers) / total
         self.value_count = total

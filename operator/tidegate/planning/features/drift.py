@@ -1,9 +1,9 @@
 """Compare the distributions of a feature in two sets of rows by the population stability index (PSI).
 
 PSI = sum over the bins of (p - q) * ln(p / q), with p and q the shares of the two sets in a bin. It is symmetric, 0 for
-equal shares and else positive: the divergence J of Kullback and Leibler ("On information and sufficiency", Annals of
+equal shares and otherwise positive: the divergence J of Kullback and Leibler ("On information and sufficiency", Annals of
 Mathematical Statistics 22, 1951). The name, ten bins of equal shares, and the bounds 0.1 and 0.25 are those of credit
-scoring (Siddiqi, "Credit Risk Scorecards", Wiley, 2006). Of two sets of one distribution it is on average
+scoring (Siddiqi, "Credit Risk Scorecards", Wiley, 2006). For two sets of the same distribution its mean is
 (bins - 1) * (1 / n + 1 / m) (Yurdakul and Naranjo, "Statistical properties of the population stability index", Journal of
 Risk Model Validation 14, 2020).
 """
@@ -23,7 +23,7 @@ PSEUDO_COUNT: Final = 0.5
 SHIFTED_PSI: Final = 0.1
 DRIFTED_PSI: Final = 0.25
 CHANCE_FACTOR: Final = 2
-"""How many times the PSI that chance gives on average a PSI must be to show a change."""
+"""A PSI shows a change from this multiple of the mean PSI by chance."""
 _LABEL_DIGITS: Final = range(6, 18)
 """Significant digits of the bounds in labels; 17 distinguish all float64."""
 
@@ -42,14 +42,14 @@ class DriftState(StrEnum):
     DRIFTED = "Drifted"
     """PSI is 0.25 or more."""
     TOO_FEW = "TooFew"
-    """PSI is 0.1 or more, and less than twice what chance gives in sets of these sizes."""
+    """PSI is 0.1 or more, and less than twice its mean by chance in sets of these sizes."""
     UNKNOWN = "Unknown"
     """One of the sets has no values of the feature."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberBins:
-    """Intervals of numbers: the first up to the first edge, the last above the last edge.
+    """Bins of numbers: the first bin ends at the first edge, the last bin begins above the last edge.
 
     An interval includes its upper edge. `edges` is ascending, shape [bins - 1].
     """
@@ -85,7 +85,7 @@ class NumberBins:
 
 @dataclass(frozen=True, slots=True)
 class IdBins:
-    """A bin for each of some ids, and a last one for all others; `ids` is ascending, shape [bins - 1]."""
+    """A bin for each of some ids, and a last bin for all others; `ids` is ascending, shape [bins - 1]."""
 
     ids: Ids
 
@@ -106,7 +106,7 @@ class IdBins:
 def make_number_bins(training: Numbers) -> NumberBins:
     """Return bins that hold about equal shares of finite values of the training set, at most ten.
 
-    A value that is several of the deciles gets a bin of its own, so that its share is not mixed with that of smaller ones.
+    A value that equals several deciles gets a bin of its own, so that smaller values do not share its bin.
     """
     if not len(training):
         return NumberBins(np.empty(0))
@@ -137,12 +137,12 @@ def estimate_chance_psi(training: Counts, recent: Counts) -> float:
 
 
 def exceeds_chance(psi: float, chance_psi: float) -> bool:
-    """Return whether a PSI is clearly above what chance gives on average."""
+    """Return whether a PSI is clearly above its mean by chance."""
     return psi >= CHANCE_FACTOR * chance_psi
 
 
 def judge_psi(psi: float | None, chance_psi: float | None) -> DriftState:
-    """Return the state by the usual bounds and by what chance gives; Unknown without a PSI."""
+    """Return the state by the usual bounds and the mean PSI by chance; Unknown without a PSI."""
     if psi is None or chance_psi is None:
         return DriftState.UNKNOWN
     if psi >= SHIFTED_PSI and not exceeds_chance(psi, chance_psi):

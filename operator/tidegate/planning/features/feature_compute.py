@@ -76,7 +76,7 @@ class FeaturesObserved:
     """Reports of agents by pod uid; a pod whose agent did not answer is absent."""
     config_maps: Sequence[Mapping[str, Any]] = ()
     deployments: Sequence[Mapping[str, Any]] = ()
-    """Those of the pods, and of ingesters."""
+    """The Deployments of the pods and of ingesters."""
     proxies: Sequence[ProxyView] | None = None
     """None if no xDS server answered."""
     refusal: PlanRefusal | None = None
@@ -85,7 +85,7 @@ class FeaturesObserved:
     """The nodes with the most free of a resource that an unschedulable pod lacks."""
     backfill: BackfillChildren = field(default_factory=BackfillChildren)
     origins: Mapping[ObjectKey, FeatureCompute] = field(default_factory=dict[ObjectKey, FeatureCompute])
-    """Those of list_shared_keys that exist, whether they share with the namespace or not."""
+    """The objects of list_shared_keys that exist, whether they share with the namespace or not."""
 
 
 def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> FeaturesPlan:

@@ -23,7 +23,7 @@ _LAG_STEPS: Final = (5, 15, 60, 300, 900, 3_600, 86_400)
 _BEYOND_STEPS: Final = 604_800
 _MAX_LAG_S: Final = 60
 _TOLERATED_PROBLEM_S: Final = 15
-"""So long a stream may fail without a word: a broker that restarts, a connection that breaks."""
+"""A stream may fail this long without a report: a broker that restarts, a connection that breaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _find_lasting_problem(report: EventStreamReport) -> StreamProblem | None:
 
 
 def _find_lag(readings: SourceReadings) -> Verdict | None:
-    """Return the first source of which a pod lacks events; pods that do not serve count only if none does."""
+    """Return the first source whose events a pod lacks; pods that do not serve are used only if no pod serves."""
     for source in readings.sources:
         reports = readings.list_judged_reports(source)
         behind = [report for report in reports if not report.caught_up or report.lag_s > _MAX_LAG_S]

@@ -214,7 +214,7 @@ def _make_sort_key(
 def _is_out_of_use(entry: FaultyNode | None, view: NodeSharing, diagnosis: Diagnosis) -> bool:
     """Return whether a node counts against the limit.
 
-    A node that is down, or of which nothing shows whether its restart helped, must not keep others from a restart.
+    A node that is down, or does not show whether its restart helped, must not keep other nodes from a restart.
     """
     if diagnosis.agent is NodeAgentState.NODE_DOWN:
         return False
@@ -270,7 +270,7 @@ def _recover_entry(entry: FaultyNode | None, now: datetime) -> FaultyNode | None
 def _find_due_state(
     entry: FaultyNode | None, view: NodeSharing, sighting: FaultSighting, now: datetime
 ) -> FaultState | None:
-    """Return what a fault calls for that has lasted so long; None if nothing yet."""
+    """Return the action for a fault that has lasted this long; None if it needs none yet."""
     lasted = now - sighting.since
     if (
         sighting.fault is SharingFault.DAEMON_LOST

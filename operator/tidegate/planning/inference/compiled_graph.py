@@ -62,7 +62,7 @@ def describe_graph(inference: Inference, replicas: Sequence[ObservedReplica]) ->
 
 
 def _describe_buckets(engines: EngineReport | None) -> tuple[EngineBucket, ...]:
-    """Return the buckets by shape; a shape that is cut may be that of another, of which the first stays."""
+    """Return the buckets by shape; two shapes that are cut may become equal, and then the first stays."""
     buckets: dict[str, EngineBucket] = {}
     for bucket in engines.buckets[:_MAX_BUCKETS] if engines is not None else ():
         shape = bucket.shape[:_MAX_REASON_CHARS]

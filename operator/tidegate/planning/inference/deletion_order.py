@@ -102,7 +102,7 @@ def choose_first_to_end(
     """Return the pods to end, of which `count` end; pods that are not ready end anyway, and are not among them.
 
     Pod by pod, it is one on the node with most replicas of the Inference, so that the others stay spread; of equal ones on the
-    fullest node of the pool (`fullness`, the share of used slices; other nodes first), and there the one that was ready last.
+    fullest node of the pool (`fullness`, the share of assigned slices; other nodes first), and there the pod that was ready last.
     """
     ready = [pod for pod in candidates if pod.ready_since is not None]
     count -= sum(pod.ready_since is None for pod in candidates)

@@ -30,7 +30,7 @@ class NodeResources:
 
 
 def find_insufficient_resources(message: str) -> tuple[str, ...]:
-    """Return the resources of which nodes have too little, from the scheduler's message; empty for other causes."""
+    """Return the resources that nodes have too little of, from the scheduler's message; empty for other causes."""
     scheduling = message.split(_PREEMPTION)[0]
     resources = _INSUFFICIENT.findall(scheduling) + (["pods"] if _TOO_MANY_PODS in scheduling else [])
     return tuple(dict.fromkeys(resources))

@@ -41,7 +41,7 @@ class InferenceObserved:
     placement: PlacementResult | None = None
     """What its pools assign to it; None if the spec names no pool."""
     overrides: Sequence[ComputeOverride] = ()
-    """ComputeOverrides of it that are in force."""
+    """The active ComputeOverrides of the Inference."""
     jobs: Sequence[JobView] = ()
     """Our Jobs of this Inference, earlier runs included."""
     kueue: KueueState | None = None

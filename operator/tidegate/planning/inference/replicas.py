@@ -16,8 +16,8 @@ _NEVER_READY: Final = datetime.min.replace(tzinfo=UTC)
 def resolve_replicas(inference: Inference, running: int | None) -> Inference:
     """Return the Inference with its desired number of pods in `spec.replicas`, warm spares included.
 
-    With a range it is what the allocator has decided; before its first decision, the `running` number, within the range.
-    A batch gets no more than it has work for, and none when it is complete.
+    With spec.scaling it is the number that the allocator has decided; before its first decision, `running`, within the range.
+    A batch gets no more pods than shards left, and none when it is complete.
     """
     useful = count_useful_pods(inference)
     if inference.spec.scaling is None and useful is None:
@@ -41,9 +41,9 @@ def count_serving_pods(inference: Inference, pods: int) -> int:
 
 
 def select_serving_pods(inference: Inference, pods: Iterable[PodView]) -> Sequence[PodView]:
-    """Return the pods that get requests now, of those that can answer.
+    """Return the ready and reachable pods that get requests now.
 
-    With warm spares, these are the pods that have been ready for longest, as many as were decided.
+    With warm spares, these are the pods that have been ready for longest, as many as the allocator decided.
     So a serving pod keeps serving while it stays ready; a spare replaces it as soon as it fails, and it is last in line when it
     recovers; a pod of a new template serves once an old one is gone.
     The result depends on the objects alone, so every process selects the same pods.
@@ -54,7 +54,7 @@ def select_serving_pods(inference: Inference, pods: Iterable[PodView]) -> Sequen
     ordered = sorted(available, key=_readiness_key)
     if not inference.allocated_pools:
         return ordered[: inference.decided_replicas]
-    # A spare of one pool has another capacity than a replica of another one, so that each pool has its own.
+    # Replicas of different pools have different capacities, so each pool has spares of its own.
     decided = {to_label_value(name): pool for name, pool in inference.allocated_pools.items()}
     serving: list[PodView] = []
     for pool, in_pool in groupby(sorted(ordered, key=lambda pod: pod.pool), key=lambda pod: pod.pool):
@@ -66,6 +66,6 @@ def select_serving_pods(inference: Inference, pods: Iterable[PodView]) -> Sequen
 def _readiness_key(pod: PodView) -> tuple[datetime, str]:
     """Return the sort key of a pod: the time since which it is ready, then its uid.
 
-    Clocks of kubelets differ and report whole seconds: a spare may once come before a pod that turned ready just before it.
+    Clocks of kubelets differ and report whole seconds: a spare may come before a pod that became ready just before it.
     """
     return pod.ready_since or _NEVER_READY, pod.uid

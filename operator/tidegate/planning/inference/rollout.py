@@ -1,4 +1,4 @@
-"""Plan rollouts: the Deployment replaces pods and reports when it is stuck, this module decides what follows.
+"""Plan rollouts: the Deployment replaces pods and reports missing progress, this module decides when to roll back.
 
 ```
 ready ──new template──► rolling ──all ready──► ready
@@ -32,20 +32,20 @@ from tidegate.resources.names import LAST_READY_ANNOTATION, POOL_LABEL, ROLLED_B
 from tidegate.resources.serving import read_template_hash
 
 _UNSCHEDULABLE_REASONS: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
-"""Reasons of a pod that no node takes."""
+"""Reasons of a pod that fits on no node."""
 _REASON_NAMES: Final = frozenset(reason.value for reason in Reason)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutPlan:
-    """Deployment to apply now, and the template that it has."""
+    """Deployment to apply now, and its pod template."""
 
     deployment: Manifest | None
     """None keeps the live one."""
     template: str
     """Hash of the desired pod template."""
     failed_rollout: FailedRollout | None = None
-    """Why it is not the spec's template."""
+    """The failed rollout, if `deployment` does not have the spec's template."""
     last_ready: Template | None = None
 
     @property
@@ -65,7 +65,7 @@ class RolloutAttempt:
     id: str
     generation: int
     problem: Verdict
-    """What keeps its pods from being ready now."""
+    """Why its pods are not ready now."""
 
 
 def hash_attempt(inference: Inference) -> str:
@@ -122,7 +122,7 @@ def _scale_down(live: DeploymentView, desired: Manifest, replicas: int) -> Manif
 
 
 def _find_fallback(live: DeploymentView | None, digest: str) -> Template | None:
-    """Return the template to roll back to while another one comes up; None once the desired one is up."""
+    """Return the template to roll back to while a new template rolls out; None once the desired template is ready."""
     if live is None or (live.digest == digest and live.complete):
         return None
     template = live.template if live.complete and live.failed_rollout is None else live.last_ready
@@ -222,7 +222,7 @@ def _describe_old_pods(inference: Inference, new: int, old: int) -> str:
 def _describe_evictions(inference: Inference, alive: Sequence[PodView]) -> str:
     """Return what blocks evictions while some replicas are not ready, else an empty string.
 
-    A person who drains a node waits for this, and kubectl only tells them that a budget refuses the eviction.
+    A person who drains a node waits for this, and kubectl shows only that a budget rejects the eviction.
     """
     ready, desired = sum(pod.ready for pod in alive), inference.spec.replicas
     if not 0 < ready < desired:

@@ -1,8 +1,8 @@
 """Change the version of running pods: one replica first, then in waves; a failure rolls all of them back.
 
 ```
-behind ──order──► working ──serves──► at target      all at target: commit it in the ConfigMap
-                     └─────fails────► roll every pod back to the committed version, until the spec changes
+behind ──desired state──► working ──serves──► at target      all at target: commit it in the ConfigMap
+                             └─────fails────► roll every pod back to the committed version, until the spec changes
 ```
 
 The ConfigMap names the last version that served on every replica, so a pod that starts during a swap works.
@@ -36,10 +36,10 @@ _WAVES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class SwapPlan:
-    """State of a version change, with the orders that continue it."""
+    """State of a version change, with the desired states to send to agents next."""
 
     committed: DesiredState
-    """The order that starting pods begin with."""
+    """The desired state that starting pods begin with."""
     orders: tuple[AgentOrder, ...]
     done: bool
     """Every replica serves the target, by the reports of the agents."""
@@ -56,7 +56,7 @@ class SwapHistory:
     """Records of earlier reconciles, from the ConfigMap and the status."""
 
     committed: DesiredState | None = None
-    """The order in the ConfigMap of this source; None before it exists."""
+    """The desired state in the ConfigMap of this source; None before it exists."""
     failure: RecordedFailure | None = None
     """The failure of this generation's target, if it has failed."""
     progress: VersionProgress | None = None
@@ -83,13 +83,13 @@ def plan_swap(
 
 
 def is_same_order(first: DesiredState, second: DesiredState) -> bool:
-    """Return whether two orders are equal but for epoch and generation."""
+    """Return whether two desired states are equal except for epoch and generation."""
     ignored: dict[str, int] = {"epoch": 0, "generation": 0}
     return first.model_copy(update=ignored) == second.model_copy(update=ignored)
 
 
 def serves_target(replica: ObservedReplica, target: DesiredState) -> bool:
-    """Return whether the replica serves the target and has this generation's order."""
+    """Return whether the replica serves the target and has this generation's desired state."""
     report = replica.report
     return (
         report is not None
@@ -102,7 +102,7 @@ def serves_target(replica: ObservedReplica, target: DesiredState) -> bool:
 def _cannot_roll_back(committed: DesiredState, replicas: Sequence[ObservedReplica]) -> bool:
     """Return whether there is nothing to roll back to: the committed version cannot be loaded and serves nowhere.
 
-    That it serves nowhere is not enough: all pods of a good version may just have been replaced.
+    It is not enough that it serves nowhere: all pods of a good version may just have been replaced.
     """
     reports = [replica.report for replica in replicas if replica.report is not None]
     failures = [report.failure for report in reports if report.failure is not None]
@@ -141,7 +141,7 @@ def _plan_next_wave(
     at_target = [replica for replica in replicas if serves_target(replica, target)]
     if replicas and len(at_target) == len(replicas):
         return SwapPlan(target, _list_orders(target, target, replicas), done=True)
-    # A silent agent may be busy with the target, or may be dying: wait for it as for one that works.
+    # A silent agent may be busy with the target, or may be failing: wait for it as for a working agent.
     working = [
         replica
         for replica in replicas
@@ -198,7 +198,7 @@ def _has_loaded(replica: ObservedReplica, target: DesiredState) -> bool:
 def _infer_committed(
     target: DesiredState, history: SwapHistory, replicas: Sequence[ObservedReplica]
 ) -> DesiredState | None:
-    """Return the order that the replicas follow if the ConfigMap that named it is deleted or invalid.
+    """Return the desired state that the replicas follow if the ConfigMap with it is deleted or invalid.
 
     It is the version other than the target that most replicas serve; while an agent is silent, the last one in the status.
     """
@@ -216,14 +216,14 @@ def _infer_committed(
 
 
 def _has_features_of(report: AgentReport, order: DesiredState) -> bool:
-    """Return whether the agent has the order's features of messages, which change without another generation."""
+    """Return whether the agent has the features of messages in `order`, which change without another generation."""
     return report.features_revision in (None, order.features_revision)
 
 
 def _list_feature_orders(
     committed: DesiredState, target: DesiredState, replicas: Sequence[ObservedReplica]
 ) -> tuple[AgentOrder, ...]:
-    """Return orders for the replicas that have other features, each for the version that it works on."""
+    """Return desired states for the replicas with other features, each with the version that the replica works on."""
     kept_order = committed.model_copy(update={"epoch": target.epoch, "generation": target.generation})
     return tuple(
         _make_order(replica, target if has_order_for(replica, target) else kept_order)
@@ -233,7 +233,7 @@ def _list_feature_orders(
 
 
 def _make_order(replica: ObservedReplica, order: DesiredState) -> AgentOrder:
-    """Return the order for a replica; an agent that does not know features would ask the model without them."""
+    """Return the desired state for a replica; an agent that does not support features would call the model without them."""
     report = replica.report
     if order.features_revision and report is not None and report.features_revision is None:
         order = order.model_copy(update={"stream": None})
@@ -243,7 +243,7 @@ def _make_order(replica: ObservedReplica, order: DesiredState) -> AgentOrder:
 def _list_orders(
     desired: DesiredState, target: DesiredState, replicas: Sequence[ObservedReplica]
 ) -> tuple[AgentOrder, ...]:
-    """Return orders for the replicas that work on something else, or on an older generation."""
+    """Return desired states for the replicas that work on another one, or on an older generation."""
     order = desired.model_copy(update={"epoch": target.epoch, "generation": target.generation})
     return tuple(
         _make_order(replica, order)

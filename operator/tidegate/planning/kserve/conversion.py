@@ -257,7 +257,7 @@ def _note_predictor(predictor: KServePredictor) -> Iterator[str]:
     path = "spec.predictor"
     replicas = _count_replicas(predictor)
     if predictor.min_replicas == 0:
-        yield f"{path}.minReplicas: 0 becomes 1: a realtime model keeps a replica"
+        yield f"{path}.minReplicas: 0 becomes 1: a real-time model keeps a replica"
     if predictor.max_replicas is not None and predictor.max_replicas != replicas:
         yield f"{path}.maxReplicas: {predictor.max_replicas}: {_SCALER}"
     if predictor.canary_traffic_percent not in (None, 100):

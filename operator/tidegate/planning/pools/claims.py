@@ -37,7 +37,7 @@ class NodeShare:
 
     ready: int = 0
     not_ready: int = 0
-    """Those of pods that start, fail or terminate."""
+    """Slices of pods that start, fail or terminate."""
 
     @property
     def slices(self) -> int:
@@ -83,7 +83,7 @@ class PoolClaim:
 
     @property
     def kept_replicas(self) -> int:
-        """Replicas that it goes on having."""
+        """Replicas that it keeps."""
         return min(self.replicas, self.assigned // self.slices)
 
     @property
@@ -92,7 +92,7 @@ class PoolClaim:
         return max(self.assigned, sum(self.pods.values()), self.assumed)
 
     def count_slices(self, replicas: int, nodes: Container[str]) -> int:
-        """Return the slices that it has with so many replicas; pods outside `nodes` do not count."""
+        """Return the slices that it has with this many replicas; pods outside `nodes` do not count."""
         of_pods = sum(slices for node, slices in self.pods.items() if node in nodes)
         return max(replicas * self.slices, self.assigned, of_pods, self.assumed)
 

@@ -1,10 +1,10 @@
-"""Plan the status of a ComputeOverride: whether it is in force, and when it ends."""
+"""Plan the status of a ComputeOverride: whether it is active, and when it ends."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidegate.api.compute_override import ComputeOverride, ComputeOverrideStatus, OverrideKind
-from tidegate.api.conditions import ObservedCondition, merge_conditions
+from tidegate.api.conditions import ObservedCondition, format_timestamp, merge_conditions
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.serving_status import Verdict, kstatus_conditions
 from tidegate.planning.plan import Event, EventType, ReconcilePlan
@@ -43,10 +43,7 @@ def plan_override(observed: OverrideObserved) -> ReconcilePlan:
 def _judge_override(observed: OverrideObserved) -> Verdict:
     override, target = observed.override, observed.override.spec.target
     if observed.now >= override.end_time:
-        ended = (
-            f"it ended at {override.end_time:%Y-%m-%dT%H:%M:%SZ}: delete it, or set another spec.expiresAt"
-        )
-        return Verdict(False, Reason.OVERRIDE_EXPIRED, ended, stalled=True)
+        return Verdict(False, Reason.OVERRIDE_EXPIRED, _explain_end(observed), stalled=True)
     if not observed.target_exists:
         missing = f"there is no {target.kind} {target.key}: make it, or delete this override and name another"
         return Verdict(False, Reason.TARGET_NOT_FOUND, missing, stalled=True)
@@ -54,6 +51,17 @@ def _judge_override(observed: OverrideObserved) -> Verdict:
         message = f"it has no effect on Inference {target.key}, whose {NO_RANGE}"
         return Verdict(False, Reason.OVERRIDE_WITHOUT_EFFECT, message, stalled=True)
     return Verdict(True, Reason.OVERRIDE_IN_FORCE, describe_override(override))
+
+
+def _explain_end(observed: OverrideObserved) -> str:
+    """Return when the override ended, and the way out: after the limit of seven days no spec.expiresAt extends it."""
+    override, limit = observed.override, observed.override.end_limit
+    ended = f"it ended at {format_timestamp(override.end_time)}"
+    if limit is None:
+        return f"{ended}: delete it, or set a later spec.expiresAt"
+    if observed.now >= limit:
+        return f"{ended}, and an override lasts at most 7 days: delete it, and create another if you still need it"
+    return f"{ended}: delete it, or set a later spec.expiresAt, which extends it until {format_timestamp(limit)} at most"
 
 
 def _make_events(override: ComputeOverride, verdict: Verdict) -> tuple[Event, ...]:

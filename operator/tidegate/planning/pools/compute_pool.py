@@ -37,7 +37,7 @@ class PoolObserved:
     now: datetime
     slices: PoolSlices
     overrides: Sequence[ComputeOverride] = ()
-    """The overrides of the pool that are in force."""
+    """The active overrides of the pool."""
     allocation: PoolAllocation | None = None
     """The allocator's last result; None before its first run as leader, so that its conditions stay as they are."""
     sharing: SharingPlan | None = None
@@ -173,7 +173,7 @@ def _check_sharing_configured(observed: PoolObserved) -> tuple[Condition, ...]:
     if wrong:
         first = wrong[0]
         runs = sum(first.used.values())
-        pods = f"; {runs} slices of it are in use" if runs else ""
+        pods = f"; {runs} of its slices are assigned" if runs else ""
         message = (
             f"{len(wrong)} of {_format_nodes(len(slices.nodes))}; the first is node {first.node}, which "
             f"{first.misconfiguration}{pods}"

@@ -19,7 +19,7 @@ from tidegate.api.durations import format_duration, parse_duration
 from tidegate.api.inference import Inference
 from tidegate.api.meta import API_VERSION, ObjectKey
 from tidegate.errors import PermanentError
-from tidegate.planning.pools.overrides import NO_RANGE, select_in_force
+from tidegate.planning.pools.overrides import NO_RANGE, select_active_for
 from tidegate.resources.names import make_child_name
 
 _MIN_LIFETIME: Final = timedelta(minutes=1)
@@ -67,9 +67,9 @@ class OverrideContext:
         return target.key
 
     @property
-    def in_force(self) -> tuple[ComputeOverride, ...]:
-        """Return the target's overrides in force, the oldest first."""
-        return select_in_force(self.overrides, self.kind, self.key, self.now)
+    def active_overrides(self) -> tuple[ComputeOverride, ...]:
+        """Return the target's active overrides, the oldest first."""
+        return select_active_for(self.overrides, self.kind, self.key, self.now)
 
     def find_own(self, action: OverrideAction) -> ComputeOverride | None:
         """Return the override that an earlier command made about the target.
@@ -83,7 +83,7 @@ class OverrideContext:
             self.key,
         ):
             message = (
-                f"ComputeOverride {name} is about {override.spec.target.kind} {override.spec.target.key}: "
+                f"ComputeOverride {name} targets {override.spec.target.kind} {override.spec.target.key}: "
                 f"kubectl delete computeoverride {name}, and try again"
             )
             raise PermanentError(message)

@@ -1,4 +1,4 @@
-"""ComputeOverrides as planners see them: which are in force, what they bound, and how statuses report them."""
+"""ComputeOverrides as planners see them: which are active, what they bound, and how statuses report them."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -6,7 +6,13 @@ from typing import Final
 
 from tidegate.allocation.snapshot import ReplicaBounds
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
-from tidegate.api.conditions import Condition, ConditionStatus, ConditionType, ObservedCondition
+from tidegate.api.conditions import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    ObservedCondition,
+    format_timestamp,
+)
 from tidegate.api.inference import Scaling
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
@@ -38,7 +44,7 @@ def select_for_target(
     )
 
 
-def select_in_force(
+def select_active_for(
     overrides: Iterable[ComputeOverride], kind: OverrideKind, key: ObjectKey, now: datetime
 ) -> tuple[ComputeOverride, ...]:
     """Return the overrides of this target that have not ended, the oldest first."""
@@ -46,15 +52,15 @@ def select_in_force(
 
 
 def find_next_end(overrides: Iterable[ComputeOverride]) -> datetime | None:
-    """Return when the first of them ends."""
+    """Return when the first of the overrides ends; None without overrides."""
     return min((override.end_time for override in overrides), default=None)
 
 
 def bound_replicas(scaling: Scaling, replicas: int, overrides: Sequence[ComputeOverride]) -> ReplicaBounds:
-    """Return the bounds that the overrides in force leave of a range.
+    """Return the bounds of the replicas within `scaling` that the active overrides allow.
 
-    None leads out of the range, since the model's owner set it. The highest floor counts; of pins and holds the newest
-    counts, and before floors.
+    No override exceeds the range of `scaling`, since the model's owner set it. The highest floor applies; the newest pin or
+    hold applies instead of all floors.
     """
     min_replicas, max_replicas = scaling.min_replicas, scaling.max_replicas
     bounds = ReplicaBounds(min_replicas, max_replicas, "spec.scaling.minReplicas", "spec.scaling.maxReplicas")
@@ -71,9 +77,9 @@ def bound_replicas(scaling: Scaling, replicas: int, overrides: Sequence[ComputeO
 
 
 def judge_overrides(overrides: Sequence[ComputeOverride], *, effective: bool = True) -> Verdict | None:
-    """Return the verdict of OverrideActive; None if no override is in force.
+    """Return the verdict of OverrideActive; None if no override is active.
 
-    `effective`: whether it can decide anything about its target.
+    `effective`: whether overrides can change anything about the target.
     """
     if not overrides:
         return None
@@ -84,7 +90,7 @@ def judge_overrides(overrides: Sequence[ComputeOverride], *, effective: bool = T
 
 
 def make_override_conditions(overrides: Sequence[ComputeOverride], generation: int) -> tuple[Condition, ...]:
-    """Return the condition OverrideActive if an override is in force."""
+    """Return the condition OverrideActive if an override is active."""
     verdict = judge_overrides(overrides)
     return (
         (make_condition(ConditionType.OVERRIDE_ACTIVE, verdict, generation),) if verdict is not None else ()
@@ -98,7 +104,7 @@ NO_RANGE = "spec.replicas is fixed: set spec.scaling instead, or spec.replicas i
 def drop_override_condition(
     overrides: Sequence[ComputeOverride], conditions: Sequence[ObservedCondition]
 ) -> tuple[ObservedCondition, ...]:
-    """Drop the condition OverrideActive if no override is in force."""
+    """Drop the condition OverrideActive if no override is active."""
     if overrides:
         return tuple(conditions)
     return tuple(item for item in conditions if item.type != ConditionType.OVERRIDE_ACTIVE.value)
@@ -107,15 +113,13 @@ def drop_override_condition(
 def make_override_events(
     before: Sequence[ObservedCondition], after: Sequence[ObservedCondition]
 ) -> tuple[Event, ...]:
-    """Return an Event if an override begins to decide, another one does, or the last one has ended."""
+    """Return an Event if the active overrides have changed, or the last of them has ended."""
     was, now = _find_active_condition(before), _find_active_condition(after)
     if now is not None and (was is None or was.message != now.message):
         return (Event(EventType.NORMAL, Reason.OVERRIDDEN.value, now.message),)
     if was is not None and now is None:
         return (
-            Event(
-                EventType.NORMAL, "OverrideEnded", f"no ComputeOverride is in force any more: {was.message}"
-            ),
+            Event(EventType.NORMAL, "OverrideEnded", f"no ComputeOverride is active any more: {was.message}"),
         )
     return ()
 
@@ -130,7 +134,8 @@ def describe_override(override: ComputeOverride) -> str:
     else:
         effect = "holds it as it is"
     by = f" by {override.author}" if override.author else ""
-    return f"ComputeOverride {override.metadata.name}{by} {effect} until {spec.expires_at}: {spec.reason}"
+    until = format_timestamp(override.end_time)
+    return f"ComputeOverride {override.metadata.name}{by} {effect} until {until}: {spec.reason}"
 
 
 def _name_override(override: ComputeOverride) -> str:

@@ -85,7 +85,7 @@ class _PackingSearch:
         self._states = 0
 
     def find_plan(self, moves: int) -> Sequence[PackingMove] | None:
-        """Return the best plan of so many moves, when there is none of fewer."""
+        """Return the best plan of this many moves, when there is no plan of fewer."""
         self._search_moves(moves)
         return None if self._best is None else self._best[1]
 

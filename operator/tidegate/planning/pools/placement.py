@@ -97,7 +97,7 @@ def _list_movable_pods(claims: PoolClaims) -> Iterator[MovablePods]:
 def _explain_placement(
     claim: PoolClaim, replicas: int, pool: ComputePool, slices: PoolSlices, ledger: SliceLedger
 ) -> Verdict:
-    """Return what the status says about so many replicas; `ledger` has what the claims have after the assignment."""
+    """Return what the status says about this many replicas; `ledger` has what the claims have after the assignment."""
     name, needed, size = pool.metadata.name, claim.replicas - claim.spares, _describe_size(claim)
     if replicas >= needed:
         message = f"ComputePool {name} gives {replicas} replicas {size} each"

@@ -47,11 +47,11 @@ class SliceLedger:
         return self._assigned
 
     def assign_slices(self, tier: Tier, slices: int) -> None:
-        """Count so many more slices as those of a tier."""
+        """Count this many more slices for a tier."""
         self._assigned[tier] += slices
 
     def release_slices(self, tier: Tier, slices: int) -> None:
-        """Count so many slices of a tier no longer."""
+        """Count this many fewer slices for a tier."""
         self._assigned[tier] -= slices
 
     def count_room(self, tier: Tier, pool: ComputePool, slices: PoolSlices) -> int:
@@ -162,7 +162,7 @@ class PoolClaims:
         return tuple(claim.key for claim in self._by_key.values() if claim.kept_replicas < claim.replicas)
 
     def put_claim(self, claim: PoolClaim) -> None:
-        """Add a claim, or replace the one that its Inference has."""
+        """Add a claim, or replace its Inference's claim."""
         if self._by_key.get(claim.key) != claim:
             self._by_key[claim.key] = claim
             self._changed.add(claim.key)

@@ -78,7 +78,7 @@ class PoolSlices:
     misconfigured: tuple[NodeSlices, ...] = ()
     """Nodes that do not share their GPUs as the pool says."""
     imbalance_percent: int | None = None
-    """By how much the share of used slices of the fullest healthy node exceeds that of all healthy nodes; None if none is used."""
+    """How much fuller the fullest healthy node is than the average of the healthy nodes, as a share of that average; None if no slice is assigned."""
 
     def count_used(self, tier: str) -> int:
         """Return the slices that pods of a tier have."""

@@ -30,7 +30,7 @@ class PendingReplicas:
     desired: int
     """Replicas that have slices once none of them waits."""
     assigned: int
-    """Slices that the claim has already. Those beyond its placed replicas, of another size or of terminating pods, are room for
+    """Slices that the claim has already. Slices beyond its placed replicas, of another size or of terminating pods, are room for
     its own replicas alone."""
 
     @property
@@ -44,7 +44,7 @@ class PendingReplicas:
         return max(self.desired * self.slices - self.assigned, 0)
 
     def count_served(self, room: int) -> int:
-        """Return how many replicas get their slices out of so much room."""
+        """Return how many replicas get their slices out of this many free slices."""
         usable = room + self.assigned - self.placed * self.slices
         return max(min(self.desired - self.placed, usable // self.slices), 0)
 
@@ -141,7 +141,7 @@ class SliceQueue:
         return room
 
     def find_served(self, room: int) -> Iterator[tuple[PendingReplicas, int]]:
-        """Yield the entries of which replicas get slices, and how many replicas."""
+        """Yield the entries whose replicas get slices, each with its number of replicas."""
         for block in self._blocks:
             smallest, _ = block.room_bounds
             if room < smallest:

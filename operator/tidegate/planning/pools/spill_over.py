@@ -49,7 +49,7 @@ class DividedReplicas:
 
 
 def divide_replicas(replicas: int, running: Sequence[int]) -> DividedReplicas:
-    """Divide the desired replicas among pools where so many run; a surplus ends in the last pools first."""
+    """Divide the desired replicas among pools, given how many run in each; a surplus ends in the last pools first."""
     staying: list[int] = []
     remaining = replicas
     for count in running:
@@ -111,7 +111,7 @@ def make_pool_claims(
 
 
 def merge_placements(results: Sequence[PlacementResult], replicas: int) -> PlacementResult:
-    """Merge what each pool gives into what an Inference of so many desired replicas has; one result stays as it is."""
+    """Merge what each pool gives into what an Inference with this many desired replicas has; one result stays as it is."""
     if len(results) == 1:
         return results[0]
     placed = sum(result.replicas for result in results)

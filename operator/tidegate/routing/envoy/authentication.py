@@ -39,7 +39,7 @@ NO_CERTIFICATE_DETAILS: Final = f"rbac_access_denied_matched_policy[{_NO_CERTIFI
 def disabled_filters() -> list[dict[str, object]]:
     """Return the HTTP filters of the listener, all disabled.
 
-    Only virtual hosts that enable one send requests through it. One that is enabled without configuration admits no caller.
+    Only virtual hosts that enable a filter send requests through it. A filter that is enabled without configuration admits no caller.
     """
     return [
         {**http_filter, "disabled": True}

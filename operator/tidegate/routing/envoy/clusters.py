@@ -111,7 +111,7 @@ def _circuit_breaker_thresholds(
         "max_requests": {"value": concurrent or _MAX_REQUESTS},
     }
     if retry_budget_percent is None:
-        # Only requests of which nothing was sent are retried then: they add no load, so they need no budget.
+        # Only requests that were not sent at all are retried then: they add no load, so they need no budget.
         return thresholds | {"max_retries": {"value": _MAX_RETRIES}}
     budget = {
         "budget_percent": {"value": float(retry_budget_percent)},

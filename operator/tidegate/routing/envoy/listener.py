@@ -62,7 +62,7 @@ def encode_listeners(settings: ListenerSettings) -> Mapping[str, bytes]:
         return {NAME: plain}
     chain = {
         "transport_socket": tls.transport_socket(settings.tls),
-        # A client that has not finished the handshake by then only occupies a connection.
+        # A client without a finished TLS handshake by then only occupies a connection.
         "transport_socket_connect_timeout": protos.seconds(_HANDSHAKE_S),
     }
     return {
@@ -91,7 +91,7 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
     return {
         "stat_prefix": "gateway",
         "codec_type": "AUTO",
-        # The listener accepts no connection until it has routes; by default it would after 15 s.
+        # The listener accepts no connection until it has routes; by default it would accept them after 15 s.
         "scoped_routes": _scoped_routes(),
         "server_name": "tidegate",
         "server_header_transformation": "OVERWRITE",
@@ -129,7 +129,7 @@ def _scoped_routes() -> dict[str, object]:
     return {
         "name": NAME,
         "scope_key_builder": {"fragments": [{"header_value_extractor": name}]},
-        # Scopes contain their routes, so Envoy never subscribes by this.
+        # Scopes contain their routes, so Envoy never uses this source.
         "rds_config_source": dict(protos.ADS_CONFIG),
         "scoped_rds": {
             "scoped_rds_config_source": {**protos.ADS_CONFIG, "initial_fetch_timeout": protos.seconds(0)}
@@ -140,9 +140,9 @@ def _scoped_routes() -> dict[str, object]:
 def _target_header() -> dict[str, object]:
     """Return the mutations that write the request's target into `host_aliases.TARGET_HEADER`.
 
-    The target is the access, else the features, else `routes.HOSTS_SCOPE`.
+    The target is the ModelAccess; without it the FeatureCompute; without both `routes.HOSTS_SCOPE`.
     Before that, all x-envoy-* headers of the client are removed.
-    Each mutation changes a header in place, so the later ones see the result of the earlier ones.
+    Each mutation changes a header in place, so later mutations use the result of earlier ones.
     An empty header is not written at all, and so counts as absent.
     """
 
@@ -166,7 +166,7 @@ def _target_header() -> dict[str, object]:
 
 
 def _client_trust() -> dict[str, object]:
-    """Return settings by which no client is internal, so none may set timeouts, retries or another path for Envoy.
+    """Return settings that treat no client as internal, so that no client can set timeouts, retries or another path.
 
     An empty list would mean Envoy's default, which trusts loopback and RFC 1918: every client in a cluster.
     """
@@ -219,10 +219,10 @@ def _client_limits() -> dict[str, object]:
 def _rejection_logger() -> dict[str, object]:
     """Return the access logger that counts rejected calls and writes no line.
 
-    It counts answers that are UNAUTHENTICATED or PERMISSION_DENIED, 401 or 403, that admission control rejected, or for which
-    no pod was left.
-    The route's name begins with that of the access; `reason` has the response code details, `via_upstream` if the model rejected the call.
-    The Envoy cluster is the one that would have answered, by its statistics' name; empty if there is none.
+    It counts responses with UNAUTHENTICATED or PERMISSION_DENIED, 401 or 403, requests that admission control rejected, and requests
+    without a pod to answer them.
+    The route's name begins with the name of the access; `reason` has the response code details, `via_upstream` if the model rejected the call.
+    `envoy_cluster_name` is the cluster to which the request would have gone, by its name in statistics; empty without one.
     """
     tags = [
         {"name": "route", "value_format": "%ROUTE_NAME%"},
