@@ -18,6 +18,7 @@ from tidegate.planning.allocator.corrections import Corrections, update_correcti
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
 from tidegate.planning.allocator.event_calendar import EventDemand
 from tidegate.planning.allocator.forecasts import DemandForecasts
+from tidegate.planning.allocator.latency import measure_latencies
 from tidegate.planning.allocator.peaks import Peaks, apply_peaks
 from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.signals import Signals
@@ -147,7 +148,10 @@ class PoolSolver:
         self.metrics.show_offers(observed.name, {name: rates.offered for name, rates in values.items()})
         self.metrics.show_values(observed.name, {name: rates.by_outcome for name, rates in values.items()})
         view = build_allocation_view(observed)
-        self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot, values))
+        latencies = measure_latencies(observed)
+        self.inputs.put(
+            key, SolverInput(observed.now, observed.effective_mode, view.snapshot, values, latencies)
+        )
         # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
         started_s = self.clock.monotonic()
         assignment = await self.solver.solve(view.snapshot)
