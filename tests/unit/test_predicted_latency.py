@@ -106,7 +106,8 @@ SIGNAL = Signal(150.0, NOW, latency_p99_s=0.02)
 
 
 def ctr(**more: Any) -> PoolMember:
-    return a_member("ctr", 2, **{"capacity": CAPACITY, "slo": {"latencyP99": "50ms"}, **more})
+    spec: dict[str, Any] = {"capacity": CAPACITY, "slo": {"latencyP99": "50ms"}, **more}
+    return a_member("ctr", 2, **spec)
 
 
 def measured(member: PoolMember, signal: Signal | None = SIGNAL, **more: Any) -> LatencyMeasurement | None:

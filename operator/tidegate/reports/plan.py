@@ -66,8 +66,8 @@ class PredictedP99(ApiModel):
             return f"over {self.limit_ms:.3g} ms"
         if self.estimate_ms is None:
             return f"at most {self.highest_ms:.3g} ms"
-        least = "at most " if self.lowest_ms is None else f"{self.lowest_ms:.3g} to "
-        return f"about {self.estimate_ms:.3g} ms ({least}{self.highest_ms:.3g})"
+        bounds = "at most" if self.lowest_ms is None else f"{self.lowest_ms:.3g} to"
+        return f"about {self.estimate_ms:.3g} ms ({bounds} {self.highest_ms:.3g})"
 
 
 class InferenceOutcomeReport(ApiModel):
