@@ -93,7 +93,7 @@ class LiveView:
 
     def render_table(self, report: TopReport) -> list[str]:
         """Return the head, a line for each row that passes the filter, and notes."""
-        arranged = report.arrange(self.order, self.filter_text)
+        arranged = report.arrange_rows(self.order, self.filter_text)
         empty = arranged.empty_message()
         if empty and self.filter_text:
             empty = f"nothing contains {self.filter_text!r}: Esc shows all"

@@ -87,7 +87,7 @@ class TopReport(Report):
     """A table whose rows a person sorts and filters."""
 
     @abstractmethod
-    def arrange(self, order: TopOrder, text: str) -> Self:
+    def arrange_rows(self, order: TopOrder, text: str) -> Self:
         """Return the report with the rows whose names contain `text`, in this order if it has more than one."""
 
 
@@ -119,7 +119,7 @@ class TopInferences(TopReport):
         place = f" in namespace {self.namespace}" if self.namespace else ""
         return "" if self.items else f"no Inference{place}"
 
-    def arrange(self, order: TopOrder, text: str) -> Self:
+    def arrange_rows(self, order: TopOrder, text: str) -> Self:
         """Return the report with the Inferences whose name, tier, pool or state contains `text`, in this order."""
         chosen = (model for model in self.items if text.lower() in model.searched_text)
         return self.model_copy(update={"items": _sort_models(chosen, order)})
@@ -180,7 +180,7 @@ class TopPools(TopReport):
         """Return that there is no ComputePool."""
         return "" if self.items else "no ComputePool"
 
-    def arrange(self, order: TopOrder, text: str) -> Self:
+    def arrange_rows(self, order: TopOrder, text: str) -> Self:
         """Return the report with the pools whose names contain `text`; they have one order."""
         return self.model_copy(
             update={"items": tuple(pool for pool in self.items if text.lower() in pool.pool)}
