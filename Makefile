@@ -66,6 +66,14 @@ images: setup  ## Build all images and push them: make images REGISTRY=registry.
 demo-down: setup  ## End what `make demo` started
 	@$(BIN)/python -m tidegate_localcluster.demo down $(DEMO_ARGUMENTS)
 
+.PHONY: demo-kind
+demo-kind: setup  ## The same demo on a kind cluster that it creates; needs Docker and kind
+	@$(BIN)/python -m tidegate_localcluster.demo up --on-kind $(DEMO_ARGUMENTS)
+
+.PHONY: demo-kind-down
+demo-kind-down: setup  ## Delete the cluster of `make demo-kind`
+	@$(BIN)/python -m tidegate_localcluster.demo down --on-kind
+
 .PHONY: demo-fleet
 demo-fleet: setup  ## 500 simulated GPU nodes, 1,000 Inferences, a day's load at 200x; no root; leaves it running
 	@$(BIN)/python -m tidegate_localcluster.fleet_demo up $(DEMO_ARGUMENTS)

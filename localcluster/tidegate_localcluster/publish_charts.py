@@ -68,7 +68,7 @@ class ChartPublisher:
         if cosign is not None:
             name = package.name.removesuffix(f"-{self.version}.tgz")
             digest = read_digest("\n".join(lines))
-            cosign.sign(f"{self.registry}/charts/{name}@{digest}", progress)
+            cosign.sign_digest(f"{self.registry}/charts/{name}@{digest}", progress)
 
     def _name_registry(self, values: Path) -> None:
         """Let the chart pull its images from the registry that it is pushed to."""

@@ -74,7 +74,7 @@ class ImageSigner:
         with tempfile.TemporaryDirectory() as folder:
             document = Path(folder) / f"{image.name}.cdx.json"
             document.write_text(text)
-            self.cosign.sign(image.reference, print_progress)
+            self.cosign.sign_digest(image.reference, print_progress)
             self.cosign.attest_sbom(image.reference, document, print_progress)
 
 

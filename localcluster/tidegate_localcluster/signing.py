@@ -28,16 +28,16 @@ class Cosign:
     options: Sequence[str] = ()
     """More of its options."""
 
-    def sign(self, target: str, progress: Progress) -> None:
+    def sign_digest(self, target: str, progress: Progress) -> None:
         """Sign `target`, a reference with a digest; the signature goes to the same registry. Raises LocalClusterError."""
-        self._run("sign", [], target, f"signing {target}", progress)
+        self._run_cosign("sign", [], target, f"signing {target}", progress)
 
     def attest_sbom(self, target: str, document: Path, progress: Progress) -> None:
         """Attest that the CycloneDX document lists what `target` is made of, likewise."""
         arguments = ["--type", "cyclonedx", "--predicate", str(document)]
-        self._run("attest", arguments, target, f"attesting the contents of {target}", progress)
+        self._run_cosign("attest", arguments, target, f"attesting the contents of {target}", progress)
 
-    def _run(
+    def _run_cosign(
         self, command: str, arguments: Sequence[str], target: str, task: str, progress: Progress
     ) -> None:
         # A tag may lead to another image by now: only a digest is what was pushed.

@@ -81,7 +81,7 @@ def test_a_digest_that_a_push_does_not_name_once_is_refused() -> None:
 
 def test_a_tag_is_not_signed() -> None:
     with pytest.raises(SigningError, match=r"r.example.com/t/operator:1 names no digest"):
-        Cosign("/nowhere/cosign", "k").sign("r.example.com/t/operator:1", ignore_progress)
+        Cosign("/nowhere/cosign", "k").sign_digest("r.example.com/t/operator:1", ignore_progress)
 
 
 def test_what_is_loaded_into_kind_is_not_signed(capsys: pytest.CaptureFixture[str]) -> None:
