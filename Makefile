@@ -13,6 +13,8 @@ UV := $(shell command -v uv || echo $(TOOLS)/bin/uv)
 endif
 STAMP := .venv/.tidegate-setup
 RUN_TESTS := $(BIN)/python tests/run.py
+# An option of COSIGN_OPTIONS begins with a hyphen: hence the equals sign.
+SIGNING = $(if $(COSIGN_KEY),--cosign-key "$(COSIGN_KEY)") $(if $(COSIGN_OPTIONS),--cosign-options="$(COSIGN_OPTIONS)")
 LINTERS := mypy pyright ruff lint-imports vocabulary
 # pip runs through uv where the environment has none, and finds uv here.
 export PATH := $(PATH):$(CURDIR)/$(TOOLS)/bin
@@ -51,18 +53,26 @@ demo: setup  ## Cluster, chart, model, predictions, a version swap under load; l
 	@$(BIN)/python -m tidegate_localcluster.demo up $(DEMO_ARGUMENTS)
 
 .PHONY: charts
-charts: setup  ## Package the charts for a registry and push them: make charts REGISTRY=registry.example.com/tidegate [TAG=...] [KEY=... KEYRING=...]
+charts: setup  ## Package the charts for a registry and push them: make charts REGISTRY=registry.example.com/tidegate [TAG=...] [KEY=... KEYRING=...] [COSIGN_KEY=...]
 	@test -n "$(REGISTRY)" || { echo "name a registry that your cluster can pull from: make charts REGISTRY=registry.example.com/tidegate" >&2; exit 2; }
-	@$(BIN)/python -m tidegate_localcluster.publish_charts $(REGISTRY) $(if $(TAG),--tag $(TAG)) $(if $(KEY),--sign "$(KEY)") $(if $(KEYRING),--keyring $(KEYRING))
+	@$(BIN)/python -m tidegate_localcluster.publish_charts $(REGISTRY) $(if $(TAG),--tag $(TAG)) $(if $(KEY),--sign "$(KEY)") $(if $(KEYRING),--keyring $(KEYRING)) $(SIGNING)
 
 .PHONY: images
-images: setup  ## Build all images and push them: make images REGISTRY=registry.example.com/tidegate [TAG=...] [KIND=cluster]
+images: setup  ## Build all images and push them: make images REGISTRY=registry.example.com/tidegate [TAG=...] [KIND=cluster] [COSIGN_KEY=...]
 	@test -n "$(REGISTRY)" || { echo "name a registry that your cluster can pull from: make images REGISTRY=registry.example.com/tidegate" >&2; exit 2; }
-	@$(BIN)/python -m tidegate_localcluster.publish_images $(REGISTRY) $(if $(TAG),--tag $(TAG)) $(if $(KIND),--kind $(KIND))
+	@$(BIN)/python -m tidegate_localcluster.publish_images $(REGISTRY) $(if $(TAG),--tag $(TAG)) $(if $(KIND),--kind $(KIND)) $(SIGNING)
 
 .PHONY: demo-down
 demo-down: setup  ## End what `make demo` started
 	@$(BIN)/python -m tidegate_localcluster.demo down $(DEMO_ARGUMENTS)
+
+.PHONY: demo-kind
+demo-kind: setup  ## The same demo on a kind cluster that it creates; needs Docker and kind
+	@$(BIN)/python -m tidegate_localcluster.demo up --on-kind $(DEMO_ARGUMENTS)
+
+.PHONY: demo-kind-down
+demo-kind-down: setup  ## Delete the cluster of `make demo-kind`
+	@$(BIN)/python -m tidegate_localcluster.demo down --on-kind
 
 .PHONY: demo-fleet
 demo-fleet: setup  ## 500 simulated GPU nodes, 1,000 Inferences, a day's load at 200x; no root; leaves it running

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -147,14 +148,19 @@ class Buildah:
             progress=progress,
         )
 
-    def push_image(self, reference: str, target: str, *, plain_http: bool, progress: Progress) -> None:
-        """Push `reference` to a registry under the reference `target`, with the credentials of `buildah login`."""
+    def push_image(self, reference: str, target: str, *, plain_http: bool, progress: Progress) -> str:
+        """Push `reference` to a registry under the reference `target`, with the credentials of `buildah login`.
+
+        Return the digest that it has there.
+        """
         tls = "--tls-verify=false" if plain_http else "--tls-verify=true"
-        self._run_buildah(
-            ["push", "--quiet", tls, reference, f"docker://{target}"],
-            task=f"pushing {target}",
-            progress=progress,
-        )
+        with tempfile.NamedTemporaryFile("r") as digest:
+            self._run_buildah(
+                ["push", "--quiet", tls, f"--digestfile={digest.name}", reference, f"docker://{target}"],
+                task=f"pushing {target}",
+                progress=progress,
+            )
+            return digest.read().strip()
 
     def remove_other_tags(self, repository: str, keep: Sequence[str]) -> None:
         """Remove the images of `repository` except those in `keep`, and all layers without an image."""

@@ -78,8 +78,8 @@ class ImageBuilder:
         if not all(self._locate_image(parse_image_name(name), inputs).path.exists() for name in names):
             ensure_tools(progress)
 
-    def push_image(self, image: ImageArchive, target: str, *, plain_http: bool, progress: Progress) -> None:
-        """Push an image of `ensure` to a registry under the reference `target`.
+    def push_image(self, image: ImageArchive, target: str, *, plain_http: bool, progress: Progress) -> str:
+        """Push an image of `ensure` to a registry under the reference `target`, and return its digest.
 
         Raises ImageBuildError when a tool is missing, and CommandFailedError with the last lines of the push.
         """
@@ -88,7 +88,7 @@ class ImageBuilder:
             if not self._buildah.has_image(image.ref):
                 # The storage was cleared, or the archive was built elsewhere.
                 self._buildah.load_archive(image.path, progress)
-            self._buildah.push_image(image.ref, target, plain_http=plain_http, progress=progress)
+            return self._buildah.push_image(image.ref, target, plain_http=plain_http, progress=progress)
 
     def stage_image(self, name: str, directory: Path, progress: Progress) -> None:
         """Write the build context of an image to `directory`, for `docker build -f images/<name>/Dockerfile`.

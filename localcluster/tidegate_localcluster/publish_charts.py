@@ -14,6 +14,7 @@ from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.image_parts import read_project_version
 from tidegate_localcluster.progress import Progress, run_with_progress
 from tidegate_localcluster.publish_images import is_loopback, print_progress, read_registry
+from tidegate_localcluster.signing import Cosign, add_signing_arguments, find_cosign, read_digest
 
 CHARTS: Final = ("tidegate-crds", "tidegate")
 DEFAULT_REGISTRY: Final = "  registry: tidegate.local\n"
@@ -58,12 +59,16 @@ class ChartPublisher:
             run_with_progress(command, task=f"packaging {name} {self.version}", progress=progress)
         return folder / f"{name}-{self.version}.tgz"
 
-    def push_package(self, package: Path, progress: Progress) -> None:
-        """Push a package with its signature. Raises LocalClusterError."""
+    def push_package(self, package: Path, cosign: Cosign | None, progress: Progress) -> None:
+        """Push a package with its signature, and sign it in the registry too. Raises LocalClusterError."""
         target = f"oci://{self.registry}/charts"
         plain = ["--plain-http"] if self.plain_http else []
         task = f"pushing {package.name} to {target}"
-        run_with_progress([self.helm, "push", package, target, *plain], task=task, progress=progress)
+        lines = run_with_progress([self.helm, "push", package, target, *plain], task=task, progress=progress)
+        if cosign is not None:
+            name = package.name.removesuffix(f"-{self.version}.tgz")
+            digest = read_digest("\n".join(lines))
+            cosign.sign_digest(f"{self.registry}/charts/{name}@{digest}", progress)
 
     def _name_registry(self, values: Path) -> None:
         """Let the chart pull its images from the registry that it is pushed to."""
@@ -90,12 +95,13 @@ def run_publisher(arguments: Sequence[str] | None = None) -> int:
             signature=_list_signature_options(options),
             plain_http=options.plain_http or is_loopback(options.registry),
         )
+        cosign = find_cosign(options, plain_http=publisher.plain_http)
         options.output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=options.output) as scratch:
             # All are packaged before one is pushed: Helm leaves an unsigned package if it cannot sign it.
             packages = [publisher.package_chart(name, Path(scratch), print_progress) for name in CHARTS]
             for package in packages:
-                publisher.push_package(package, print_progress)
+                publisher.push_package(package, cosign, print_progress)
             for file in Path(scratch).iterdir():
                 file.replace(options.output / file.name)
     except (LocalClusterError, OSError) as error:
@@ -117,6 +123,7 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tag", default="", help="tag of the images [default: the checkout's version]")
     parser.add_argument("--sign", default="", metavar="KEY", help="sign the packages with this key")
     parser.add_argument("--keyring", default="", help="file with the key [default: Helm's]")
+    add_signing_arguments(parser)
     parser.add_argument("--plain-http", action="store_true", help="push without TLS, as always to loopback")
     parser.add_argument(
         "--output",

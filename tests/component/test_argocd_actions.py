@@ -1,4 +1,4 @@
-"""The actions that Argo CD offers for a release, by its own Lua: what they change, and when they are offered."""
+"""The actions that Argo CD offers for a release and a pool, by its own Lua: what they change, and when they are offered."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from builders.compute_pool import compute_pool_body
 from builders.model_access import model_access_body
 from builders.release import ERRORS
 from fixtures.gitops import act, actions, entries
+from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import RELEASE_ANNOTATION
 from tidegate.api.release_commands import ReleaseCommand, ReleasePhase
@@ -109,8 +111,58 @@ def test_a_release_that_an_annotation_holds_is_not_let_go_by_clearing() -> None:
 
 
 def test_every_command_is_an_action() -> None:
-    (key,) = [key for key in entries() if ".actions." in key]
-    assert key == "resource.customizations.actions.tidegate.io_ModelAccess"
+    kinds = {key.rpartition("_")[2] for key in entries() if ".actions." in key}
+    assert kinds == {"ModelAccess", "ComputePool"}
     body = a_release()
     for command in COMMANDS:
         assert act(body, command)["metadata"]["annotations"][RELEASE_ANNOTATION] == command
+
+
+def mode(body: Body) -> PolicyMode:
+    """The mode that the allocator reads."""
+    return ComputePool.parse(body).spec.policy.mode
+
+
+@pytest.mark.parametrize("before", list(PolicyMode))
+@pytest.mark.parametrize(
+    ("action", "after"), [("hold", PolicyMode.HOLD), ("recommend-only", PolicyMode.RECOMMEND_ONLY)]
+)
+def test_a_pool_goes_to_a_mode_and_back_to_the_one_before(
+    before: PolicyMode, action: str, after: PolicyMode
+) -> None:
+    body = compute_pool_body(policy={"mode": before, "dwell": "1m"}, metadata={"annotations": {"team": "a"}})
+    assert (action in actions(body)) == (before is not after)
+    assert "resume" not in actions(body)
+
+    changed = act(body, action)
+    assert mode(changed) is after
+    assert changed["metadata"]["annotations"]["team"] == "a"
+    assert changed["spec"] == {**body["spec"], "policy": {"mode": after, "dwell": "1m"}}
+    if before is after:
+        assert "resume" not in actions(changed)
+        return
+    assert action not in actions(changed)
+    resumed = act(changed, "resume")
+    assert (resumed["spec"], actions(resumed)) == (body["spec"], actions(body))
+
+
+def test_two_actions_in_a_row_resume_the_mode_before_the_first() -> None:
+    body = act(act(compute_pool_body(policy={"mode": "Auto"}), "hold"), "recommend-only")
+    assert mode(act(body, "resume")) is PolicyMode.AUTO
+
+
+def test_a_mode_that_git_has_set_since_is_the_one_to_resume() -> None:
+    body = act(compute_pool_body(policy={"mode": "Auto"}), "hold")
+    body["spec"]["policy"]["mode"] = "RecommendOnly"
+
+    assert actions(body) == {"hold"}
+    assert mode(act(act(body, "hold"), "resume")) is PolicyMode.RECOMMEND_ONLY
+
+
+def test_a_pool_without_a_policy_can_be_held() -> None:
+    body = compute_pool_body()
+    assert "policy" not in body["spec"]
+    assert actions(body) == {"hold"}
+    held = act(body, "hold")
+    assert mode(held) is PolicyMode.HOLD
+    assert mode(act(held, "resume")) is PolicyMode.RECOMMEND_ONLY

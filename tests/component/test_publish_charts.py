@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import urllib.request
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from builders.cosign_stand_in import install_cosign
 from documented.pages import ROOT
 from fixtures.go_programs import running_registry
+from tidegate_localcluster import signing
 from tidegate_localcluster.publish_charts import run_publisher
 
 
@@ -68,6 +71,43 @@ def test_a_pushed_chart_installs_the_images_of_its_registry(
     kinds = {body["kind"] for body in render(helm, registry, "tidegate-crds", "1.2.3")}
     assert kinds == {"CustomResourceDefinition"}
     assert (ROOT / "charts" / "tidegate" / "values.yaml").read_bytes() == before
+
+
+def test_cosign_signs_the_digests_that_the_registry_has(
+    helm: Path, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del helm
+    cosign = install_cosign(tmp_path, monkeypatch)
+    options = ["--root", str(ROOT), "--output", str(tmp_path / "packages"), "--version", "1.2.3"]
+    options += ["--cosign-key", "awskms:///alias/charts", "--cosign-options=--tlog-upload=false"]
+    assert run_publisher([registry, *options]) == 0
+
+    host, _, project = registry.partition("/")
+    digests = dict[str, str]()
+    for chart in ("tidegate-crds", "tidegate"):
+        manifest = f"http://{host}/v2/{project}/charts/{chart}/manifests/1.2.3"
+        with urllib.request.urlopen(manifest, timeout=30) as answer:
+            digests[chart] = f"sha256:{hashlib.sha256(answer.read()).hexdigest()}"
+    flags = ["--key", "awskms:///alias/charts", "--yes", "--allow-http-registry", "--tlog-upload=false"]
+    assert [call["arguments"] for call in cosign.calls] == [
+        ["sign", *flags, f"{registry}/charts/{chart}@{digest}"] for chart, digest in digests.items()
+    ]
+
+
+def test_without_cosign_nothing_is_pushed(
+    helm: Path,
+    registry: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    del helm
+    monkeypatch.setattr(signing, "which", {}.get)
+    options = ["--root", str(ROOT), "--output", str(tmp_path), "--cosign-key", "cosign.key"]
+    assert run_publisher([registry, *options]) == 1
+    assert "cosign is not on PATH" in capsys.readouterr().err
+    with urllib.request.urlopen(f"http://{registry.partition('/')[0]}/v2/_catalog", timeout=30) as answer:
+        assert not json.load(answer)["repositories"]
 
 
 def test_a_registry_that_nobody_serves_ends_with_its_name(

@@ -14,13 +14,15 @@ from tidegate.api.allocation_decision import MeasuredValue
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey
 from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
+from tidegate.planning.allocator.latency import LatencyMeasurement
 from tidegate.planning.allocator.value_mix import ValueRates
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.services.what_if import LastSolverInput
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 MEASURED = ValueRates(offered=120.0, served=100.0, refused=15.0, lost=5.0)
-ASKED = SolverInput(AT, PolicyMode.AUTO, a_snapshot(a_pool(), a_model()), {"ads/ctr": MEASURED})
+LATENCIES = {"ads/ctr": LatencyMeasurement(0.05, 0.02, 0.4), "ads/new": LatencyMeasurement(0.05)}
+ASKED = SolverInput(AT, PolicyMode.AUTO, a_snapshot(a_pool(), a_model()), {"ads/ctr": MEASURED}, LATENCIES)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +50,14 @@ async def test_only_the_pod_itself_is_told(pool: str, comes_from: str, status: i
         assert codec.decode_snapshot(body["snapshot"]) == ASKED.snapshot
         last = LastSolverInput.model_validate(body)
         assert last.values == {"ads/ctr": MeasuredValue(offered=120, served=100, refused=15, lost=5)}
-        # Controllers of the version before do not send it.
-        del body["values"]
-        assert LastSolverInput.model_validate(body).values == {}
+        assert {
+            name: LatencyMeasurement(latency.slo_seconds, latency.p99_seconds, latency.utilization)
+            for name, latency in last.latencies.items()
+        } == LATENCIES
+        # Controllers of the version before do not send them.
+        del body["values"], body["latencies"]
+        without = LastSolverInput.model_validate(body)
+        assert (without.values, without.latencies) == ({}, {})
     else:
         assert said in body["error"]
 

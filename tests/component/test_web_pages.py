@@ -29,7 +29,7 @@ from tidegate.allocation.snapshot import DemandInput, ReplicaBounds, ValueClass
 from tidegate.api.allocation_decision import AllocationDecision, MeasuredValue
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
-from tidegate.services.what_if import LastSolverInput
+from tidegate.services.what_if import LastSolverInput, MeasuredLatency
 from tidegate.telemetry.prometheus import ClusterTraffic
 from tidegate.web import actions
 from tidegate.web.pool_power import NODES_SHOWN
@@ -237,6 +237,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
         values={
             "ads/fine": MeasuredValue(offered=500, served=310, refused=111, lost=79),
             "ads/apart": MeasuredValue(offered=70, served=70),
+        },
+        latencies={
+            "ads/fine": MeasuredLatency(slo_seconds=0.03, p99_seconds=0.012, utilization=0.5),
         },
     )
 
@@ -568,17 +571,15 @@ async def test_a_release_is_offered_what_would_change_it(dashboard: Dashboard) -
 
 
 @pytest.mark.usefixtures("asked")
-async def test_an_answer_predicts_whether_the_p99_is_kept(full: Dashboard) -> None:
-    full.put(an_inference("fine", slo={"latencyP99": "30ms"}))
-
+async def test_an_answer_predicts_the_p99(full: Dashboard) -> None:
     kept = told(Page(await read(full, "/plan/gpu-a")))
     async with full.browser() as ann:
         csrf = (await ann.get("/overrides")).text.partition(CSRF)[2].partition('"')[0]
         missed = await ann.post("/plan/gpu-a", data={"csrf": csrf, "demand:ads/fine": "99999"})
 
     assert "p99 predicted" in kept
-    assert "≤ 30ms" in kept
-    assert "> 30ms" in told(Page(missed.text))
+    assert "about 20 ms (12 to 30)" in kept
+    assert "over 30 ms" in told(Page(missed.text))
 
 
 @pytest.mark.usefixtures("asked")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from builders.cosign_stand_in import install_cosign
 from builders.deleted_access import wait_until_unknown
 from documented.pages import ROOT, Block, name
 from documented.tutorial import run, steps
@@ -38,6 +40,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
 def test_an_image_is_pushed_to_a_registry(
     cluster_supplies: Supplies,
     registry: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -45,7 +48,10 @@ def test_an_image_is_pushed_to_a_registry(
     monkeypatch.setattr(publish_images, "PUBLISHED_IMAGES", (PUSHED,))
     monkeypatch.setattr(publish_images, "_is_docker_running", lambda: False)
 
-    assert publish_images.run_publisher([f"{registry}/tidegate", "--tag", "e2e", "--root", str(ROOT)]) == 0
+    cosign = install_cosign(tmp_path, monkeypatch)
+
+    arguments = ["--tag", "e2e", "--root", str(ROOT), "--cosign-key", "cosign.key"]
+    assert publish_images.run_publisher([f"{registry}/tidegate", *arguments]) == 0
 
     assert (
         f"--set images.registry={registry}/tidegate --set-string images.operator.tag=e2e"
@@ -53,7 +59,15 @@ def test_an_image_is_pushed_to_a_registry(
     )
     repository = f"http://{registry}/v2/tidegate/{PUSHED}"
     with urllib.request.urlopen(f"{repository}/manifests/e2e", timeout=30) as answer:
-        manifest = json.load(answer)
+        content = answer.read()
+    manifest, digest = json.loads(content), f"sha256:{hashlib.sha256(content).hexdigest()}"
+    signed, attested = cosign.calls
+    assert signed["arguments"][0] == "sign"
+    assert attested["arguments"][:3] == ["attest", "--key", "cosign.key"]
+    for call in (signed, attested):
+        assert call["arguments"][-1] == f"{registry}/tidegate/{PUSHED}@{digest}"
+    assert attested["predicate"]["bomFormat"] == "CycloneDX"
+    assert "gofakes3" in json.dumps(attested["predicate"]["components"])
     with urllib.request.urlopen(f"{repository}/blobs/{manifest['config']['digest']}", timeout=30) as answer:
         config = json.load(answer)["config"]
     assert (config["Entrypoint"], config["User"]) == (["/gofakes3"], "65532:65532")

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import pty
+import re
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -13,6 +18,7 @@ import pytest
 
 from builders.inference import inference_body
 from builders.model_access import a_model_access, a_route, model_access_body
+from builders.waiting import LONGEST_S, wait_until
 from fixtures.control_plane import Kubectl, a_namespace
 from fixtures.envoy import Client, Gateway, backend_of
 from tidegate.kube.client import KubeClient
@@ -118,3 +124,34 @@ async def test_a_target_of_another_namespace_takes_its_part_of_the_requests(
         assert await read_parts() == {f"{models}/ctr": 1.0}
         kubectl("annotate", "inference", "v4", "-n", shop, f"tidegate.io/shared-with={models}")
         assert await read_parts() == {f"{models}/ctr": 0.5, f"{shop}/v4": 0.5}
+
+
+def test_keys_on_a_terminal_reach_the_table(models: str, kubeconfig: Path) -> None:
+    ours, theirs = pty.openpty()
+    arguments = ("inferences", "-n", models, "--gateway", "127.0.0.1:1", "--system-namespace=tidegate-system")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidegate", "top", *arguments, "-w", "--kubeconfig", str(kubeconfig)],
+        stdin=theirs,
+        stdout=theirs,
+        env={**os.environ, "COLUMNS": "160", "LINES": "20", "TERM": "xterm"},
+    )
+    os.set_blocking(ours, False)
+    text = ""
+
+    def has(pattern: str) -> bool:
+        nonlocal text
+        with contextlib.suppress(BlockingIOError):
+            text += os.read(ours, 65_536).decode()
+        return re.search(pattern, text, re.DOTALL) is not None
+
+    try:
+        wait_until(lambda: has(f"by requests.*{models}/ctr"), "the table", evidence=lambda: text)
+        os.write(ours, b"nw")
+        wait_until(lambda: has("by name.*STATE"), "the keys in the table", evidence=lambda: text)
+        os.write(ours, b"q")
+        assert process.wait(LONGEST_S) == 0
+    finally:
+        process.kill()
+        process.wait(LONGEST_S)
+        os.close(ours)
+        os.close(theirs)

@@ -13,7 +13,14 @@ from tidegate_localcluster.buildah import ignore_progress
 from tidegate_localcluster.image_parts import read_project_version
 from tidegate_localcluster.image_recipes import ImageName
 from tidegate_localcluster.images import ImageBuilder
-from tidegate_localcluster.publish_images import PUBLISHED_IMAGES, DockerPublisher, is_loopback, run_publisher
+from tidegate_localcluster.publish_images import (
+    PUBLISHED_IMAGES,
+    DockerPublisher,
+    PushedImage,
+    is_loopback,
+    run_publisher,
+)
+from tidegate_localcluster.signing import Cosign, SigningError, read_digest
 
 VERSION = read_project_version(ROOT)
 
@@ -36,7 +43,7 @@ def test_docker_builds_our_images_from_the_checkout_and_pushes_them(calls: Path)
     builder = ImageBuilder(calls.parent, ROOT)
     reference = f"r.example.com/t/operator:{VERSION}"
 
-    DockerPublisher(builder, ROOT).publish_images({ImageName.OPERATOR: reference}, ignore_progress)
+    DockerPublisher(builder, ROOT).publish_images({ImageName.OPERATOR: reference}, None, ignore_progress)
 
     dockerfile = ROOT / "images" / "operator" / "Dockerfile"
     assert calls.read_text().splitlines() == [
@@ -45,11 +52,50 @@ def test_docker_builds_our_images_from_the_checkout_and_pushes_them(calls: Path)
     ]
 
 
+def test_docker_signs_the_digest_of_the_repository_that_it_pushed_to(
+    calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest, other = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+    script = calls.parent / "bin" / "docker"
+    known = f"mirror.example.com/operator@{other}\\nr.example.com:5000/t/operator@{digest}"
+    script.write_text(script.read_text() + f'[ "$1" != image ] || printf "{known}\\n"\n')
+    pushed = list[PushedImage]()
+    reference = f"r.example.com:5000/t/operator:{VERSION}"
+
+    DockerPublisher(ImageBuilder(calls.parent, ROOT), ROOT).publish_images(
+        {ImageName.OPERATOR: reference}, pushed.append, ignore_progress
+    )
+
+    [image] = pushed
+    assert (image.name, image.reference) == (ImageName.OPERATOR, f"r.example.com:5000/t/operator@{digest}")
+    assert f"docker save --output {image.archive} {reference}" in calls.read_text()
+
+
+def test_a_digest_that_a_push_does_not_name_once_is_refused() -> None:
+    first, second = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+    assert read_digest(f"Digest: {first}\n{first}") == first
+    for text in ("", f"{first} {second}"):
+        with pytest.raises(SigningError, match="digests, so that nothing can be signed"):
+            read_digest(text)
+
+
+def test_a_tag_is_not_signed() -> None:
+    with pytest.raises(SigningError, match=r"r.example.com/t/operator:1 names no digest"):
+        Cosign("/nowhere/cosign", "k").sign_digest("r.example.com/t/operator:1", ignore_progress)
+
+
+def test_what_is_loaded_into_kind_is_not_signed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_publisher(["kind.local", "--kind", "dev", "--cosign-key", "k", "--root", str(ROOT)])
+    assert ended.value.code == 2
+    assert "omit one of them" in capsys.readouterr().err
+
+
 def test_docker_builds_other_images_from_a_staged_context_and_kind_loads_them(calls: Path) -> None:
     builder = ImageBuilder(calls.parent, ROOT, binary=lambda _name, _progress: calls.parent / "bin" / "kind")
     publisher = DockerPublisher(builder, ROOT, kind_cluster="dev")
 
-    publisher.publish_images({ImageName.OBJECT_STORE: "kind.local/object-store:1"}, ignore_progress)
+    publisher.publish_images({ImageName.OBJECT_STORE: "kind.local/object-store:1"}, None, ignore_progress)
 
     built, loaded = calls.read_text().splitlines()
     assert built.endswith("/object-store"), "the context is a folder of its own"

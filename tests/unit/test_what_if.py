@@ -23,6 +23,7 @@ from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.api.what_if import WhatIf
 from tidegate.main import app
+from tidegate.planning.allocator.latency import LatencyMeasurement
 from tidegate.planning.allocator.what_if import WhatIfAnswer, apply_changes, build_answer
 from tidegate.reports.plan import PlanReport
 
@@ -182,6 +183,39 @@ def test_the_report_says_what_became_of_the_value_that_was_asked_for() -> None:
     assert [each.inference for each in report.values] == ["ads/log", "ads/ctr", "ads/cvr"]
     told = "  measured    425 of 470 value per second served, 15 refused, 30 lost"
     assert told in list(report.render_lines(wide=False))
+
+
+def p99_lines(*, wide: bool = False, slo: LatencyMeasurement | None, **question: Any) -> list[str]:
+    """What a plan says about the p99."""
+    answer = asked(four_slices(), **question)
+    latencies = {} if slo is None else {"ads/ctr": slo}
+    report = PlanReport.from_answer(answer, NOW, WhatIf.model_validate(question), {}, latencies)
+    return [line.strip() for line in report.render_lines(wide=wide) if line.startswith("  p99 ")]
+
+
+def test_the_report_predicts_the_p99_with_its_bounds() -> None:
+    rush: dict[str, Any] = {"inferences": [{"inference": "ads/ctr", "demand": 250}]}
+    slo = LatencyMeasurement(0.05, 0.02, 0.4)
+    expected = "p99         ads/ctr over 50 ms -> about 35.3 ms (20 to 50), the SLO is 50 ms"
+    assert p99_lines(slo=slo, **rush) == [expected]
+    low = "p99         ads/ctr about 14.4 ms (at most 20), the SLO is 50 ms"
+    assert p99_lines(slo=slo, inferences=[{"inference": "ads/ctr", "demand": 1}]) == [low]
+    unmeasured = "p99         ads/ctr over 50 ms -> at most 50 ms, the SLO is 50 ms"
+    assert p99_lines(slo=LatencyMeasurement(0.05), **rush) == [unmeasured]
+
+
+def test_the_report_says_what_a_p99_takes_that_is_not_known() -> None:
+    rush: dict[str, Any] = {"inferences": [{"inference": "ads/ctr", "demand": 250}]}
+    assert p99_lines(slo=None, **rush) == [
+        "p99         ads/ctr not known: it takes spec.slo, spec.capacity and a demand"
+    ]
+
+
+def test_the_report_leaves_out_a_p99_that_nothing_changes() -> None:
+    slo = LatencyMeasurement(0.05, 0.02, 0.4)
+    assert p99_lines(slo=slo) == []
+    assert p99_lines(slo=slo, wide=True) == ["p99         ads/ctr about 40 ms (20 to 50), the SLO is 50 ms"]
+    assert p99_lines(slo=None) == []
 
 
 def test_the_mix_of_an_inference_is_that_of_the_solver() -> None:

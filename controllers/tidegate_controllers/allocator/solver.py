@@ -17,6 +17,7 @@ from tidegate.planning.allocator.corrections import Corrections, update_correcti
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
 from tidegate.planning.allocator.event_calendar import EventDemand
 from tidegate.planning.allocator.forecasts import DemandForecasts
+from tidegate.planning.allocator.latency import measure_latencies
 from tidegate.planning.allocator.peaks import Peaks, apply_peaks
 from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.shared_spares import keep_spares, plan_pool_spares
@@ -158,10 +159,13 @@ class PoolSolver:
         # What Inferences of several pools are to have in the others comes before anything is decided about this one.
         started_s = self.clock.monotonic()
         divided = await self._groups.divide_pool(observed, neighbours)
-        # The first solve of a process may lack demand; what the predecessor decided with better data goes on.
+        # The first solve of a process may lack demand; the predecessor's decision, made with better data, goes on.
         is_blind_start = trigger is DecisionTrigger.STARTED and bool(signals.problem)
         observed, view = self._plan_spares(divided.observed, is_blind=is_blind_start)
-        self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot, values))
+        latencies = measure_latencies(observed)
+        self.inputs.put(
+            key, SolverInput(observed.now, observed.effective_mode, view.snapshot, values, latencies)
+        )
         # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
         assignment = await self.solver.solve(view.snapshot)
         assignment = replace(assignment, note="; ".join(filter(None, (assignment.note, divided.note))))

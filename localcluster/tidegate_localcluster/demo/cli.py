@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.demo.kind import KindPlatform
 from tidegate_localcluster.demo.platforms import DemoPlatform, LocalPlatform, OwnCluster, OwnClusterSettings
 from tidegate_localcluster.demo.recipe import TrainingRecipe
 from tidegate_localcluster.demo.scenario import ANSWERS_PER_VERSION, Demo, DemoSettings
@@ -21,7 +22,7 @@ from tidegate_localcluster.supplies import find_source_root
 app = typer.Typer(
     no_args_is_help=True,
     help="A real model on a real cluster: trained, served, scored, and swapped under load. "
-    "On a local cluster, or on the one that KUBECONFIG names.",
+    "On a local cluster, on one of kind, or on the one that KUBECONFIG names.",
 )
 
 LINE_WIDTH: Final = 160
@@ -31,11 +32,15 @@ StatePath = Annotated[
         "--state-dir", help="Folder of the local cluster [default: $TIDEGATE_HOME/clusters/default]."
     ),
 ]
+OnKind = Annotated[
+    bool, typer.Option("--on-kind", help="Use a kind cluster that the demo creates; needs Docker and kind.")
+]
 
 
 @app.command()
 def up(
     state_dir: StatePath = None,
+    on_kind: OnKind = False,
     answers: Annotated[
         int, typer.Option(min=1, max=20_000, help="Answers to wait for, of each version, under load.")
     ] = ANSWERS_PER_VERSION,
@@ -45,15 +50,15 @@ def up(
     with _report_errors(steps):
         settings = DemoSettings(source_root=find_source_root(), answers_per_version=answers)
         recipe = TrainingRecipe(settings.source_root, default_home())
-        Demo(_select_platform(state_dir), recipe, settings, steps).run()
+        Demo(_select_platform(state_dir, on_kind=on_kind), recipe, settings, steps).run()
 
 
 @app.command()
-def down(state_dir: StatePath = None) -> None:
-    """Stop the local cluster, or uninstall the release from a cluster of your own."""
+def down(state_dir: StatePath = None, on_kind: OnKind = False) -> None:
+    """Stop the local cluster, delete that of kind, or uninstall the release from a cluster of your own."""
     steps = StepPrinter(_make_console())
     with _report_errors(steps), steps.print_step("Remove the demo"):
-        steps.print_progress(_select_platform(state_dir).stop(steps.print_progress))
+        steps.print_progress(_select_platform(state_dir, on_kind=on_kind).remove_demo(steps.print_progress))
 
 
 def _make_console() -> Console:
@@ -62,7 +67,10 @@ def _make_console() -> Console:
     return console if console.is_terminal else Console(width=LINE_WIDTH)
 
 
-def _select_platform(state_dir: Path | None) -> DemoPlatform:
+def _select_platform(state_dir: Path | None, *, on_kind: bool) -> DemoPlatform:
+    if on_kind:
+        root = find_source_root()
+        return KindPlatform(default_home(), root, read_project_version(root))
     if os.environ.get("KUBECONFIG"):
         version = read_project_version(find_source_root())
         return OwnCluster(default_home(), OwnClusterSettings.from_environment(os.environ, version))

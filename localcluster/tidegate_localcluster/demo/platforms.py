@@ -83,7 +83,7 @@ class DemoPlatform(Protocol):
         """Yield the addresses of what the chart installed, for as long as the context lasts."""
         ...
 
-    def stop(self, progress: Progress) -> str:
+    def remove_demo(self, progress: Progress) -> str:
         """Remove what the demo created, and return a description of it."""
         ...
 
@@ -152,7 +152,7 @@ class LocalPlatform:
             prometheus=_strip_scheme(status["prometheus"]),
         )
 
-    def stop(self, progress: Progress) -> str:
+    def remove_demo(self, progress: Progress) -> str:
         """Stop the cluster; models, programs and images stay for the next time."""
         leftovers = self._cluster.tear_down(progress)
         if leftovers:
@@ -202,13 +202,14 @@ class OwnClusterSettings:
 
 
 class OwnCluster:
-    """The cluster that KUBECONFIG names: kind, k3s, or one in a cloud. Nothing is started or built."""
+    """A cluster that is there already: kind, k3s, or one in a cloud. Nothing is started or built."""
 
     title = "Use the cluster that KUBECONFIG names"
 
-    def __init__(self, home: Path, settings: OwnClusterSettings) -> None:
-        """Find kubectl and Helm on PATH or below `home`."""
+    def __init__(self, home: Path, settings: OwnClusterSettings, kubeconfig: Path | None = None) -> None:
+        """Find kubectl and Helm on PATH or below `home`, and the cluster in `kubeconfig` or in KUBECONFIG."""
         self._home = home
+        self._kubeconfig = kubeconfig
         self._settings = settings
 
     def start(self, progress: Progress) -> DemoSite:
@@ -235,7 +236,7 @@ class OwnCluster:
                 persistent=False,
             )
 
-    def stop(self, progress: Progress) -> str:
+    def remove_demo(self, progress: Progress) -> str:
         """Uninstall the release; the cluster, the CRDs and the demo's namespace stay."""
         site = self._make_site(progress)
         try:
@@ -247,7 +248,8 @@ class OwnCluster:
     def _make_site(self, progress: Progress) -> DemoSite:
         settings = self._settings
         tools = Binaries(self._home).ensure(["kubectl", "helm"], progress)
-        kubectl = Kubectl(tools["kubectl"], None)
+        kubectl = Kubectl(tools["kubectl"], self._kubeconfig)
+        option = "" if self._kubeconfig is None else f" --kubeconfig {self._kubeconfig}"
         models = self._home / "demo-models"
         models.mkdir(parents=True, exist_ok=True)
         store = ObjectStore(kubectl, MODELS_NAMESPACE, settings.image_reference(OBJECT_STORE))
@@ -257,6 +259,8 @@ class OwnCluster:
             models_folder=models,
             models_uri=f"s3://{BUCKET}",
             nats_image=settings.image_reference("nats"),
+            kubectl_command=f"kubectl{option}",
+            dashboard_command=f"tidegate dashboard{option}",
             values={
                 f"images.{name}": settings.image_reference(image) for name, image in CHART_IMAGES.items()
             },

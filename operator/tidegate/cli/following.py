@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 INTERRUPTED: Final = 130
 _INTERVAL_S: Final = 2.0
 _TIME_FIELD: Final = "at"
+
+ReportT = TypeVar("ReportT", bound="Report")
 
 Watch = Annotated[
     bool, typer.Option("--watch", "-w", help="Show it again whenever it changes, until Ctrl-C.")
@@ -86,16 +88,21 @@ async def _show_reports(read: Callable[[], Awaitable[Report]], output: OutputFor
         await repeat_reports(read, draw_report, unchanged=True)
 
 
+def _print_problem(problem: str) -> None:
+    typer.echo(f"tidegate: {problem}", err=True)
+
+
 async def repeat_reports(
-    read: Callable[[], Awaitable[Report]],
-    show: Callable[[Report], None],
+    read: Callable[[], Awaitable[ReportT]],
+    show: Callable[[ReportT], None],
     *,
     unchanged: bool = False,
     interval_s: float = _INTERVAL_S,
+    complain: Callable[[str], None] = _print_problem,
 ) -> None:
     """Call `show` with each report that differs from the one before, not counting its time; with `unchanged`, with each.
 
-    After the first report, a retryable error is printed and only delays the next one. Raises other errors of `read`.
+    After the first report, a retryable error goes to `complain` and only delays the next one. Raises other errors of `read`.
     """
     previous: Mapping[str, Any] | None = None
     complaint = ""
@@ -107,7 +114,7 @@ async def repeat_reports(
                 raise
             if str(error) != complaint:
                 complaint = str(error)
-                typer.echo(f"tidegate: {complaint}", err=True)
+                complain(complaint)
         else:
             complaint = ""
             content = {field: value for field, value in report.to_json().items() if field != _TIME_FIELD}

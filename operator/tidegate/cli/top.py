@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
-from tidegate.cli.following import Watch, show_or_follow
+from tidegate.cli.following import Watch
+from tidegate.cli.live_screen import LiveView, show_or_follow_on_screen
 from tidegate.cli.options import (
     KubeOptions,
     Output,
@@ -70,7 +71,8 @@ def show_inferences(
     async def find_reader(client: KubeClient, chosen: str) -> Callable[[], Awaitable[TopInferences]]:
         return lambda: read_top_inferences(client, None if everywhere else chosen, sampling, sort, selector)
 
-    show_or_follow(options, find_reader, output, watch=watch)
+    view = LiveView("top inferences", order=sort)
+    show_or_follow_on_screen(options, find_reader, output, view, watch=watch)
 
 
 @with_cluster_options
@@ -92,4 +94,5 @@ def show_pools(
     async def find_reader(client: KubeClient, _: str) -> Callable[[], Awaitable[TopPools]]:
         return lambda: read_top_pools(client, sampling, selector)
 
-    show_or_follow(KubeOptions(cluster=cluster), find_reader, output, watch=watch)
+    view = LiveView("top pools", has_orders=False)
+    show_or_follow_on_screen(KubeOptions(cluster=cluster), find_reader, output, view, watch=watch)

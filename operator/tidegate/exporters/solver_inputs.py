@@ -14,6 +14,7 @@ from tidegate.allocation.snapshot import AllocationSnapshot
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.latency import LatencyMeasurement
 from tidegate.planning.allocator.value_mix import ValueRates
 
 _FORBIDDEN: Final = 403
@@ -23,13 +24,15 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class SolverInput:
-    """One input of the solver: when it was solved, the pool's mode, the snapshot, and the value measured before."""
+    """One input of the solver: when it was solved, the pool's mode, the snapshot, and what was measured before."""
 
     observed_at: datetime
     mode: PolicyMode
     snapshot: AllocationSnapshot
     values: Mapping[str, ValueRates] = field(default_factory=dict[str, ValueRates])
     """By Inference, as namespace/name."""
+    latencies: Mapping[str, LatencyMeasurement] = field(default_factory=dict[str, LatencyMeasurement])
+    """Those of Inferences with an SLO and a capacity, likewise."""
 
 
 class SolverInputs:
@@ -84,6 +87,14 @@ class SolverInputs:
                 "values": {
                     name: {"offered": rates.offered, **rates.by_outcome}
                     for name, rates in solver_input.values.items()
+                },
+                "latencies": {
+                    name: {
+                        "sloSeconds": latency.slo_s,
+                        "p99Seconds": latency.p99_s,
+                        "utilization": latency.utilization,
+                    }
+                    for name, latency in solver_input.latencies.items()
                 },
             }
         )

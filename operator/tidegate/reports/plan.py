@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import Final, Self
 
 from pydantic import Field
@@ -21,10 +22,12 @@ from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.api.what_if import WhatIf
+from tidegate.planning.allocator.latency import LatencyMeasurement, predict_latency
 from tidegate.planning.allocator.what_if import InferenceOutcome, WhatIfAnswer
 from tidegate.reports.report import Report, format_name
 
 _UNMEASURED: Final[Mapping[str, MeasuredValue]] = {}
+_NO_LATENCIES: Final[Mapping[str, LatencyMeasurement]] = {}
 
 
 class ValueShare(ApiModel):
@@ -32,6 +35,39 @@ class ValueShare(ApiModel):
 
     value: float
     share: float
+
+
+class PredictedP99(ApiModel):
+    """Time within which 99 of 100 requests would be answered, in milliseconds; its source is in planning.allocator.latency."""
+
+    limit_ms: float
+    """The SLO."""
+    estimate_ms: float | None = None
+    """Absent beyond the capacity, and if nothing reliable was measured."""
+    lowest_ms: float | None = None
+    """It is not less, if p99 never falls as load rises; absent without such a bound."""
+    highest_ms: float | None = None
+    """It is not more, likewise; absent beyond the capacity."""
+
+    @classmethod
+    def at_load(cls, measured: LatencyMeasurement, demand: float, capacity: float) -> Self:
+        """Return the prediction for a demand and the capacity of the replicas, in requests per second."""
+        predicted = predict_latency(measured, demand / capacity if capacity > 0 else inf)
+        return cls(
+            limit_ms=measured.slo_s * 1000,
+            estimate_ms=_to_milliseconds(predicted.estimate_s),
+            lowest_ms=_to_milliseconds(predicted.lowest_s),
+            highest_ms=_to_milliseconds(predicted.highest_s),
+        )
+
+    def __str__(self) -> str:
+        """Return it as text: "about 31 ms (20 to 50)", "at most 50 ms"."""
+        if self.highest_ms is None:
+            return f"over {self.limit_ms:.3g} ms"
+        if self.estimate_ms is None:
+            return f"at most {self.highest_ms:.3g} ms"
+        bounds = "at most" if self.lowest_ms is None else f"{self.lowest_ms:.3g} to"
+        return f"about {self.estimate_ms:.3g} ms ({bounds} {self.highest_ms:.3g})"
 
 
 class InferenceOutcomeReport(ApiModel):
@@ -57,11 +93,23 @@ class InferenceOutcomeReport(ApiModel):
     """Of a request, on average over the mix of the last minutes."""
     mix: tuple[ValueShare, ...] = ()
     """The values and their shares, the highest first, where gateways refuse low values first."""
+    p99_before: PredictedP99 | None = None
+    """At this demand with the present replicas; absent without an SLO, a measured capacity, or demand."""
+    p99_after: PredictedP99 | None = None
+    """With the planned replicas, likewise."""
 
     @classmethod
-    def from_outcome(cls, outcome: InferenceOutcome) -> Self:
+    def from_outcome(cls, outcome: InferenceOutcome, latency: LatencyMeasurement | None = None) -> Self:
         """Return the report of one Inference of the solver's input."""
         inference = outcome.inference
+        p99s = {
+            field: PredictedP99.at_load(latency, outcome.demand, outcome.compute_rate(replicas))
+            for field, replicas in (
+                ("p99Before", outcome.replicas_before),
+                ("p99After", outcome.replicas_after),
+            )
+            if latency is not None and outcome.demand
+        }
         return cls.model_validate(
             {
                 "inference": inference.key,
@@ -80,6 +128,7 @@ class InferenceOutcomeReport(ApiModel):
                     {"value": part.value, "share": part.share}
                     for part in (inference.load.classes if inference.load is not None else ())
                 ],
+                **p99s,
             }
         )
 
@@ -115,8 +164,9 @@ class PlanReport(Report):
         observed_at: datetime,
         question: WhatIf,
         values: Mapping[str, MeasuredValue] = _UNMEASURED,
+        latencies: Mapping[str, LatencyMeasurement] = _NO_LATENCIES,
     ) -> Self:
-        """Return the report of an answer; `values` were measured before, by namespace/name."""
+        """Return the report of an answer; `values` and `latencies` were measured before, by namespace/name."""
         return cls(
             pool=answer.decision.pool,
             seen=observed_at,
@@ -126,7 +176,10 @@ class PlanReport(Report):
             slices=answer.pool.slices,
             budget=answer.pool.movable_slices,
             held=answer.pool.hold,
-            asked=tuple(InferenceOutcomeReport.from_outcome(inference) for inference in answer.outcomes),
+            asked=tuple(
+                InferenceOutcomeReport.from_outcome(outcome, latencies.get(outcome.inference.key))
+                for outcome in answer.outcomes
+            ),
             measured=_sum_values(values.values()) if values else None,
             values=tuple(
                 InferenceMeasuredValue(inference=name, **value.model_dump())
@@ -156,6 +209,8 @@ class PlanReport(Report):
             f"{self.now.slo_misses:g} -> {after.slo_misses:g} real-time requests per second beyond the SLO, "
             f"worth {self.now.lost:g} -> {after.lost:g}",
         )
+        for line in self._render_latencies(wide=wide):
+            yield _format_line("p99", line)
         if self.measured is not None:
             yield _format_line("measured", _format_measured(self.measured))
         yield _format_line("price", f"one more slice would earn {decision.price:g} per second")
@@ -164,11 +219,30 @@ class PlanReport(Report):
             note = f"; {decision.note}" if decision.note else ""
             yield _format_line("found", f"by {decision.solver} in {decision.seconds:g} s{gap}{note}")
 
+    def _render_latencies(self, *, wide: bool) -> Iterator[str]:
+        """Yield the p99 of the Inferences that move, that the question names or that would miss the SLO; `wide`: of all."""
+        named = {change.inference for change in self.question.inferences}
+        for row in self.asked:
+            before, after = row.p99_before, row.p99_after
+            if not row.tier.traits.has_slo:
+                continue
+            if before is None or after is None:
+                if row.before != row.after or row.inference in named:
+                    yield f"{row.inference} not known: it takes spec.slo, spec.capacity and a demand"
+                continue
+            if wide or row.before != row.after or row.inference in named or after.highest_ms is None:
+                course = str(after) if str(before) == str(after) else f"{before} -> {after}"
+                yield f"{row.inference} {course}, the SLO is {after.limit_ms:.3g} ms"
+
     def object_names(self) -> Iterator[str]:
         """Yield the Inferences that would move."""
         return (
             format_name(Inference.KIND, move.inference.rpartition("/")[2]) for move in self.decision.moves
         )
+
+
+def _to_milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
 
 
 def _format_move(move: DecidedMove) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from pydantic import Field
 
@@ -70,6 +71,11 @@ class ModelTop(ApiModel):
     value_per_slice: float | None
 
     @property
+    def searched_text(self) -> str:
+        """Return what a filter looks in, in lower case."""
+        return f"{self.inference} {self.tier} {self.pool or ''} {self.state}".lower()
+
+    @property
     def misses_slo(self) -> bool:
         """Return whether the Inference is known to be slower than its SLO."""
         if self.slo_ms is None:
@@ -77,7 +83,15 @@ class ModelTop(ApiModel):
         return self.p99_unanswered or (self.latency_p99_ms is not None and self.latency_p99_ms > self.slo_ms)
 
 
-class TopInferences(Report):
+class TopReport(Report):
+    """A table whose rows a person sorts and filters."""
+
+    @abstractmethod
+    def arrange_rows(self, order: TopOrder, text: str) -> Self:
+        """Return the report with the rows whose names contain `text`, in this order if it has more than one."""
+
+
+class TopInferences(TopReport):
     """Inferences, the busiest first."""
 
     namespace: str | None
@@ -104,6 +118,11 @@ class TopInferences(Report):
         """Return that there is no Inference, and where."""
         place = f" in namespace {self.namespace}" if self.namespace else ""
         return "" if self.items else f"no Inference{place}"
+
+    def arrange_rows(self, order: TopOrder, text: str) -> Self:
+        """Return the report with the Inferences whose name, tier, pool or state contains `text`, in this order."""
+        chosen = (model for model in self.items if text.lower() in model.searched_text)
+        return self.model_copy(update={"items": _sort_models(chosen, order)})
 
     def object_names(self) -> Iterator[str]:
         """Yield the Inferences."""
@@ -135,7 +154,7 @@ class PoolTop(ApiModel):
     """What one more slice would have earned per second at the newest decision."""
 
 
-class TopPools(Report):
+class TopPools(TopReport):
     """ComputePools, the fullest first."""
 
     window_seconds: float
@@ -161,6 +180,12 @@ class TopPools(Report):
         """Return that there is no ComputePool."""
         return "" if self.items else "no ComputePool"
 
+    def arrange_rows(self, order: TopOrder, text: str) -> Self:
+        """Return the report with the pools whose names contain `text`; they have one order."""
+        return self.model_copy(
+            update={"items": tuple(pool for pool in self.items if text.lower() in pool.pool)}
+        )
+
     def object_names(self) -> Iterator[str]:
         """Yield the pools."""
         return (format_name(ComputePool.KIND, pool.pool) for pool in self.items)
@@ -173,14 +198,12 @@ def report_inferences(
     order: TopOrder = TopOrder.REQUESTS,
 ) -> TopInferences:
     """Report Inferences from the objects and a sample of the gateways."""
-    models = sorted(
-        (_report_inference(inference, inputs) for inference in inferences), key=lambda model: model.inference
-    )
+    models = (_report_inference(inference, inputs) for inference in inferences)
     return TopInferences(
         namespace=namespace,
         window_seconds=round(inputs.window_s, 3),
         gateways_silent=inputs.scrape.silent_gateways,
-        items=tuple(sorted(models, key=_SORT_KEYS[order], reverse=order is not TopOrder.NAME)),
+        items=_sort_models(models, order),
         notes=_collect_notes(inputs),
     )
 
@@ -220,6 +243,11 @@ _SORT_KEYS: Final[Mapping[TopOrder, Callable[[ModelTop], tuple[float, ...] | str
     TopOrder.LATENCY: lambda model: (float(model.p99_unanswered), model.latency_p99_ms or 0.0),
     TopOrder.NAME: lambda model: model.inference,
 }
+
+
+def _sort_models(models: Iterable[ModelTop], order: TopOrder) -> tuple[ModelTop, ...]:
+    by_name = sorted(models, key=lambda model: model.inference)
+    return tuple(sorted(by_name, key=_SORT_KEYS[order], reverse=order is not TopOrder.NAME))
 
 
 def _report_inference(inference: Inference, inputs: TopInputs) -> ModelTop:

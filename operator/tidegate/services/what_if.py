@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote
 
 from pydantic import Field, ValidationError
@@ -22,6 +22,7 @@ from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import LEASE
 from tidegate.kube.lease import LeaseRecord
 from tidegate.kube.port import Manifest
+from tidegate.planning.allocator.latency import LatencyMeasurement
 from tidegate.planning.allocator.what_if import apply_changes, build_answer
 from tidegate.reports.plan import PlanReport
 from tidegate.services.endpoints import fetch_json
@@ -29,6 +30,14 @@ from tidegate.services.endpoints import fetch_json
 _PORT: Final = 8081
 
 QuestionT = TypeVar("QuestionT", bound=PoolChanges)
+
+
+class MeasuredLatency(StatusModel):
+    """What the controllers know of an Inference's p99, as tidegate.planning.allocator.latency does."""
+
+    slo_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    p99_seconds: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
+    utilization: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
 
 
 class LastSolverInput(StatusModel):
@@ -39,6 +48,8 @@ class LastSolverInput(StatusModel):
     snapshot: dict[str, Any]
     values: dict[str, MeasuredValue] = Field(default_factory=dict[str, MeasuredValue])
     """Value per second that was measured before, by Inference as namespace/name."""
+    latencies: dict[str, MeasuredLatency] = Field(default_factory=dict[str, MeasuredLatency])
+    """Those of Inferences with an SLO and a capacity, likewise."""
 
 
 def parse_what_if(body: Mapping[str, Any]) -> WhatIf:
@@ -71,7 +82,11 @@ def _solve_changed(pool: str, change: WhatIf, last: LastSolverInput) -> PlanRepo
     assignment = Solver(time.monotonic).solve(snapshot)
     seconds = time.monotonic() - started
     result = build_answer(snapshot, assignment, pool=pool, time=last.at, mode=last.mode, seconds=seconds)
-    return PlanReport.from_answer(result, last.at, change, last.values)
+    latencies = {
+        name: LatencyMeasurement(latency.slo_seconds, latency.p99_seconds, latency.utilization)
+        for name, latency in last.latencies.items()
+    }
+    return PlanReport.from_answer(result, last.at, change, last.values, latencies)
 
 
 async def fetch_from_leader(client: KubeClient, pool: str, release: str, namespace: str) -> LastSolverInput:

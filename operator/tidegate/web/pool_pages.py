@@ -164,26 +164,9 @@ async def _render_plan(context: RequestContext, pool: str, fields: Mapping[str, 
         report=report,
         message=message,
         fields=fields,
-        p99s=_predict_p99s(context, report) if report is not None else {},
         editable=_select_editable_rows(report, fields) if report is not None else None,
         topics=[],
     )
-
-
-def _predict_p99s(context: RequestContext, report: PlanReport) -> Mapping[str, str]:
-    """Return the p99 that the planned replicas keep, by Inference with an SLO and a known demand.
-
-    Capacities are rates within the SLO, so the solver knows whether its limit holds, and not by how much.
-    """
-    predicted: dict[str, str] = {}
-    for outcome in report.asked:
-        namespace, _, name = outcome.inference.rpartition("/")
-        inference = context.app.fleet.inferences.get(ObjectKey(namespace, name))
-        if inference is None or inference.spec.slo is None or outcome.demand is None:
-            continue
-        sign = "≤" if outcome.would_serve >= outcome.demand else ">"
-        predicted[outcome.inference] = f"{sign} {inference.spec.slo.latency_p99}"
-    return predicted
 
 
 async def _current_plan(context: RequestContext, pool: str) -> PlanReport | None:
