@@ -29,7 +29,7 @@ from harness.event_pod import STREAM, SUBJECT, EventPod, running_pod, say
 from numpy.typing import NDArray
 
 from builders.events import DAY, HOUR, MINUTE
-from builders.features import write_table
+from builders.features import compute_parquet, write_table
 from movielens_din.archive import cache_root, fetch_wheel
 from movielens_din.data import read_movielens
 from tidegate_dataplane.contract import (
@@ -54,7 +54,6 @@ from tidegate_dataplane.contract import (
     Window,
     WindowRef,
 )
-from tidegate_dataplane.features.offline import compute_parquet
 
 USER = Entity(name="user", key="user_id", type=EntityKeyType.INT64)
 ITEM = Entity(name="item", key="item_id", type=EntityKeyType.INT64)
