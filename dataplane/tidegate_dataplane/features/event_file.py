@@ -78,12 +78,12 @@ class RecordedEvents:
         """Return the place of each key among the distinct ones, [n]; their number for an unknown one."""
         unknown = len(self._keys)
         if self._places is not None:
-            found = map(self._places.get, keys.tolist(), repeat(unknown))
-            return np.fromiter(found, dtype=np.intp, count=len(keys))
+            text_places = map(self._places.get, keys.tolist(), repeat(unknown))
+            return np.fromiter(text_places, dtype=np.intp, count=len(keys))
         places = np.searchsorted(self._keys, keys)
         # Behind the last key nothing is equal.
-        known = np.append(self._keys, 0)[places] == keys
-        return np.where(known & (places < unknown), places, unknown)
+        is_equal = np.append(self._keys, 0)[places] == keys
+        return np.where(is_equal & (places < unknown), places, unknown)
 
 
 def list_event_columns(stream: EventStream, entity: Entity) -> list[str]:

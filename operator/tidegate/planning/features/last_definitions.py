@@ -83,11 +83,11 @@ def resolve_if_usable(features: FeatureCompute, find: FindFeatures) -> FeatureCo
 
 def _read_definitions(features: FeatureCompute) -> Mapping[ObjectKey, FeatureCompute]:
     """Return the last definitions of the status as objects that share with the namespace of `features`."""
-    found: dict[ObjectKey, FeatureCompute] = {}
+    definitions: dict[ObjectKey, FeatureCompute] = {}
     for item in features.status.shared_definitions:
         try:
             key = ObjectKey.parse(item.feature_compute)
-            found[key] = FeatureCompute.model_validate(
+            definitions[key] = FeatureCompute.model_validate(
                 {
                     "metadata": {
                         "name": key.name,
@@ -100,7 +100,7 @@ def _read_definitions(features: FeatureCompute) -> Mapping[ObjectKey, FeatureCom
         except (ValueError, RecursionError):
             # Another release has written it.
             continue
-    return found
+    return definitions
 
 
 def _write_definitions(features: FeatureCompute, find: FindFeatures) -> tuple[SharedDefinition, ...]:
