@@ -2,7 +2,8 @@
 
     python bench/feature_freshness.py [--seconds 30] [--rate 2000] [--output FILE]
 
-A NATS stream gets `--rate` events of 100,000 users per second, which the ingester reads beside a real Triton. Three loads run at the
+A NATS stream has a day of a million clicks, drawn by harness/day_of_clicks.py, and gets `--rate` events of 100,000 users per
+second, which the ingester reads beside a real Triton. Three loads run at the
 same time: marked events of one user, published one after the other and asked for until they are in the answer; 200 requests per
 second of 64 users and eight features; and requests of one user and 200 rows. Prints one JSON document with medians and p99 in
 milliseconds; exits 1 if a request failed or an event was refused or lost.
@@ -23,6 +24,7 @@ from typing import Any
 import nats
 import numpy as np
 import tritonclient.grpc.aio as triton_grpc
+from harness.day_of_clicks import draw_day, list_messages
 from harness.event_pod import MODEL, STREAM, SUBJECT, EventPod, SteadyPublisher, running_pod, say
 
 from builders.events import DAY, HOUR, MINUTE, a_click_plan, clicks, of_clicks, of_feature, of_request, window
@@ -170,15 +172,15 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="of each load")
     parser.add_argument("--rate", type=float, default=2000.0, help="events per second")
-    parser.add_argument("--history", type=int, default=1_000_000, help="events before the loads")
+    parser.add_argument("--history", type=int, default=1_000_000, help="events of the day before the loads")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     with running_pod(make_plan) as pod:
         pod.serve_plan()
+        day = draw_day(options.history, users=USERS, until_ms=int(time.time() * 1000))
         started = time.perf_counter()
         for first in range(0, options.history, 50_000):
-            numbers = range(first, min(first + 50_000, options.history))
-            pod.publish([make_event(number) for number in numbers])
+            pod.publish(list(list_messages(day, first, first + 50_000)))
         pod.wait_until_stored()
         per_second = options.history / (time.perf_counter() - started)
         say(f"{options.history} events published and stored, {per_second:.0f} per second")

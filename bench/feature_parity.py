@@ -1,10 +1,11 @@
 """Online features over events against the same features computed afterwards: how many of them differ.
 
-    python bench/feature_parity.py [--events 100000] [--impressions 20000] [--store redis] [--output FILE]
+    python bench/feature_parity.py [--log open-bandit] [--events 100000] [--impressions 20000] [--store redis] [--output FILE]
 
-Replays MovieLens-100k (from the wheel recbole, shifted to end an hour ago) into a NATS stream, once in the order of time and once
-shuffled within the lateness, and kills the ingester and the broker twice each on the way. Along the way it asks a real Triton for
-the features of impressions, as of their times; then it computes the rows of the same impressions from a file of all events, by
+Replays the ratings of MovieLens-100k, or with --log open-bandit the 60,000 logged impressions of the Open Bandit Dataset's sample,
+from the wheels recbole and obp and shifted to end an hour ago, into a NATS stream, once in the order of time and once shuffled
+within the lateness, and kills the ingester and the broker twice each on the way. Along the way it asks a real Triton for the
+features of impressions, as of their times; then it computes the rows of the same impressions from a file of all events, by
 `compute_parquet`, and compares the bytes. At last an event in the future is published, and the last impressions asked again.
 With --store redis the events are in a Redis, which is killed twice as well.
 
@@ -25,181 +26,45 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from harness.event_pod import STREAM, SUBJECT, EventPod, running_pod, say
+from harness.event_logs import LATENESS_MS, LOGS, EventLog
+from harness.event_pod import EventPod, running_pod, say
 from numpy.typing import NDArray
 
-from builders.events import DAY, HOUR, MINUTE
-from builders.features import write_table
-from movielens_din.archive import cache_root, fetch_wheel
-from movielens_din.data import read_movielens
-from tidegate_dataplane.contract import (
-    AS_OF,
-    Aggregate,
-    Bucketize,
-    Cross,
-    Entity,
-    EntityKeyType,
-    EventField,
-    EventFieldType,
-    EventSequence,
-    EventStream,
-    Feature,
-    FeaturePlan,
-    FieldRef,
-    NatsEvents,
-    Ratio,
-    TensorSpec,
-    TimeSince,
-    ValueOrigin,
-    Window,
-    WindowRef,
-)
-from tidegate_dataplane.features.offline import compute_parquet
+from builders.features import compute_parquet, write_table
+from tidegate_dataplane.contract import AS_OF, FeaturePlan
 
-USER = Entity(name="user", key="user_id", type=EntityKeyType.INT64)
-ITEM = Entity(name="item", key="item_id", type=EntityKeyType.INT64)
-LATENESS_MS = HOUR
 PORTIONS = 20
 KILL_INGESTER, KILL_BROKER, KILL_REDIS = (3, 9), (6, 13), (5, 11)
 """Portions during which a process is killed."""
-
-
-def make_plan(url: str) -> FeaturePlan:
-    """Return a plan over the ratings of each user and of each item."""
-    nats = NatsEvents(url=url, stream=STREAM, subject=SUBJECT)
-    common: dict[str, Any] = {
-        "nats": nats,
-        "event_time": "ts",
-        "lateness_ms": LATENESS_MS,
-        "ttl_ms": 1000 * DAY,
-        "max_events": 1024,
-    }
-    liked = EventField(name="liked", type=EventFieldType.INT64)
-    rating = EventField(name="rating", type=EventFieldType.FLOAT64)
-    by_user = EventStream(
-        name="ratings",
-        entity="user",
-        fields=(EventField(name="item_id", type=EventFieldType.INT64), rating, liked),
-        **common,
-    )
-    by_item = EventStream(name="item_ratings", entity="item", fields=(rating, liked), **common)
-
-    def of(stream: str, column: str) -> FieldRef:
-        entity = "user" if stream == "ratings" else "item"
-        return FieldRef(entity=entity, origin=ValueOrigin.STREAM, stream=stream, column=column)
-
-    def window(stream: str, column: str, aggregate: Aggregate, over_ms: int, every_ms: int = 0) -> WindowRef:
-        return WindowRef(field=of(stream, column), aggregate=aggregate, over_ms=over_ms, every_ms=every_ms)
-
-    features: tuple[Feature, ...] = (
-        EventSequence(name="hist_items", field=of("ratings", "item_id"), last=50),
-        EventSequence(name="hist_ratings", field=of("ratings", "rating"), last=50),
-        Window(name="rated_1d", window=window("ratings", "item_id", Aggregate.COUNT, DAY)),
-        Window(
-            name="mean_30d", window=window("ratings", "rating", Aggregate.MEAN, 30 * DAY, MINUTE), default="3"
-        ),
-        Ratio(
-            name="user_likes",
-            numerator=window("ratings", "liked", Aggregate.SUM, 30 * DAY),
-            denominator=window("ratings", "liked", Aggregate.COUNT, 30 * DAY),
-            prior=0.55,
-            weight=20,
-        ),
-        Window(name="item_mean", window=window("item_ratings", "rating", Aggregate.MEAN, 30 * DAY)),
-        Window(name="item_sum", window=window("item_ratings", "rating", Aggregate.SUM, 7 * DAY)),
-        TimeSince(name="idle", entity="user", stream="ratings"),
-        Bucketize(
-            name="idle_bucket",
-            field=FieldRef(origin=ValueOrigin.FEATURE, column="idle"),
-            boundaries=(60, 3600, 86_400),
-        ),
-        Cross(
-            name="idle_x_item",
-            fields=(
-                FieldRef(origin=ValueOrigin.FEATURE, column="idle_bucket"),
-                FieldRef(entity="item", column="item_id"),
-            ),
-            buckets=100_000,
-        ),
-    )
-    floats = {"hist_ratings", "mean_30d", "user_likes", "item_mean", "item_sum", "idle"}
-    plan = FeaturePlan(
-        entities=(USER, ITEM),
-        streams=(by_user, by_item),
-        features=features,
-        inputs=tuple(TensorSpec(name=entity.key, dtype="INT64", shape=(-1, 1)) for entity in (USER, ITEM)),
-        outputs=tuple(
-            TensorSpec(
-                name=feature.name,
-                dtype="FP32" if feature.name in floats else "INT64",
-                shape=(-1, feature.last if isinstance(feature, EventSequence) else 1),
-            )
-            for feature in features
-        ),
-    )
-    return plan.model_copy(update={"hash": plan.compute_digest()})
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """All events in the order of their times, [n] each; times in milliseconds since 1970."""
-
-    users: NDArray[np.int64]
-    items: NDArray[np.int64]
-    ratings: NDArray[np.float64]
-    times: NDArray[np.int64]
-
-    def message(self, position: int) -> Mapping[str, Any]:
-        """Return what a producer sends."""
-        rating = float(self.ratings[position])
-        return {
-            "user_id": int(self.users[position]),
-            "item_id": int(self.items[position]),
-            "rating": rating,
-            "liked": int(rating >= 4),
-            "ts": int(self.times[position]),
-        }
-
-
-def load_events(count: int) -> Events:
-    """Return the last `count` ratings, shifted to end an hour ago."""
-    ratings = read_movielens(fetch_wheel(cache_root())).ratings.rows(slice(-count, None))
-    times = ratings.timestamps * 1000
-    random = np.random.default_rng(3)
-    return Events(
-        ratings.user_ids,
-        ratings.item_ids,
-        # Numbers whose sums depend on the order in which they are added.
-        np.round(ratings.labels * 2 + 2.5 + random.random(len(times)), 3),
-        times + (int(time.time() * 1000) - HOUR - int(times[-1])),
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class Impressions:
     """Rows to compute features for, [n] each."""
 
-    users: NDArray[np.int64]
-    items: NDArray[np.int64]
+    keys: Mapping[str, NDArray[Any]]
+    """Of each entity, by the names of the columns."""
     times: NDArray[np.int64]
 
     @property
-    def inputs(self) -> Mapping[str, NDArray[np.int64]]:
+    def inputs(self) -> Mapping[str, NDArray[Any]]:
         """Return the inputs of a request."""
-        return {"user_id": self.users, "item_id": self.items, AS_OF: self.times}
+        return {**self.keys, AS_OF: self.times}
 
 
-def choose_impressions(events: Events, after: int, until: int, count: int, seed: int) -> Impressions:
+def choose_impressions(events: EventLog, after: int, until: int, count: int, seed: int) -> Impressions:
     """Return rows of users and items with events between the times, as of times between them."""
     random = np.random.default_rng(seed)
     chosen = np.flatnonzero((events.times > after) & (events.times <= until))
     rows = random.choice(chosen, count) if len(chosen) else random.integers(0, len(events.times), count)
     times = np.clip(events.times[rows] + random.integers(-2, 3, count), after + 1, until)
-    return Impressions(events.users[rows], events.items[random.permutation(rows)], times)
+    user, item = events.keys
+    columns = events.columns
+    return Impressions({user: columns[user][rows], item: columns[item][random.permutation(rows)]}, times)
 
 
 def replay(
-    pod: EventPod, events: Events, arrival: NDArray[np.float64], total: int
+    pod: EventPod, events: EventLog, arrival: NDArray[np.float64], total: int
 ) -> tuple[list[Impressions], list[Mapping[str, NDArray[Any]]], int]:
     """Publish in the order of `arrival`, ask on the way, and return what was asked and answered, and the kills."""
     order = np.argsort(arrival, kind="stable")
@@ -232,23 +97,14 @@ def replay(
             asked.append(rows)
             answers.append(pod.ask(rows.inputs))
             settled = horizon
-        say(f"  {number + 1} of {PORTIONS} portions, {sum(len(rows.users) for rows in asked)} impressions")
+        say(f"  {number + 1} of {PORTIONS} portions, {sum(len(rows.times) for rows in asked)} impressions")
     return asked, answers, kills
 
 
-def compute_offline(plan: FeaturePlan, events: Events, rows: Impressions, folder: Path) -> Any:
+def compute_offline(plan: FeaturePlan, events: EventLog, rows: Impressions, folder: Path) -> Any:
     """Return the table of the same rows, computed from a file of all events."""
-    path = write_table(
-        folder / "events.parquet",
-        user_id=events.users,
-        item_id=events.items,
-        rating=events.ratings,
-        liked=(events.ratings >= 4).astype(np.int64),
-        ts=events.times,
-    )
-    labels = write_table(
-        folder / "labels.parquet", user_id=rows.users, item_id=rows.items, shown_at=rows.times
-    )
+    path = write_table(folder / "events.parquet", **events.columns)
+    labels = write_table(folder / "labels.parquet", **rows.keys, shown_at=rows.times)
     output = folder / "features.parquet"
     files = {stream.name: path for stream in plan.streams}
     compute_parquet(plan, {}, labels, output, events=files, time_column="shown_at")
@@ -269,32 +125,33 @@ def count_differences(
     return differences
 
 
-def run_arm(events: Events, arrival: NDArray[np.float64], total: int, *, in_redis: bool) -> Mapping[str, Any]:
+def run_arm(
+    events: EventLog, arrival: NDArray[np.float64], total: int, *, in_redis: bool
+) -> Mapping[str, Any]:
     """Replay once and compare; return the figures."""
-    with running_pod(make_plan, in_redis=in_redis) as pod:
+    with running_pod(events.make_plan, in_redis=in_redis) as pod:
         pod.serve_plan()
         asked, answers, kills = replay(pod, events, arrival, total)
         last = answers[-1]
         some = events.message(0)
         # A minute ahead at most is taken, for clocks that differ.
         ahead = int(time.time() * 1000) + 30_000
-        pod.publish([{**some, "user_id": int(user), "ts": ahead} for user in np.unique(asked[-1].users)])
+        user = events.keys[0]
+        pod.publish([{**some, user: key, "ts": ahead} for key in np.unique(asked[-1].keys[user]).tolist()])
         pod.wait_until_stored()
         again = pod.ask(asked[-1].inputs)
         reports = pod.read_reports()
         plan, published = pod.plan, pod.published
     rows = Impressions(
-        *(
-            np.concatenate([getattr(portion, name) for portion in asked])
-            for name in ("users", "items", "times")
-        )
+        {name: np.concatenate([portion.keys[name] for portion in asked]) for name in events.keys},
+        np.concatenate([portion.times for portion in asked]),
     )
     online = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
     with tempfile.TemporaryDirectory() as folder:
         differences = count_differences(plan, online, compute_offline(plan, events, rows, Path(folder)))
     return {
         "events": len(events.times),
-        "impressions": len(rows.users),
+        "impressions": len(rows.times),
         "features": len(plan.outputs),
         "values": int(sum(values.size for values in online.values())),
         "rows_that_differ": dict(differences),
@@ -310,12 +167,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--events", type=int, default=100_000, help="the newest of so many ratings")
+    parser.add_argument("--log", choices=tuple(LOGS), default="movielens")
+    parser.add_argument("--events", type=int, default=100_000, help="the newest so many of the log")
     parser.add_argument("--impressions", type=int, default=20_000, help="rows to compare, of each order")
     parser.add_argument("--store", choices=("embedded", "redis"), default="embedded")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    events = load_events(options.events)
+    events = LOGS[options.log](options.events)
     delays = np.random.default_rng(4).uniform(0, LATENESS_MS - 1_000, len(events.times))
     arms: Mapping[str, NDArray[np.float64]] = {
         "in order": events.times.astype(np.float64),

@@ -101,12 +101,13 @@ class EventPod:
         )
         load_plan(self.server, order, self.folder / "staging")
 
-    def ask(self, inputs: Mapping[str, NDArray[np.int64]]) -> Answer:
-        """Return every feature for int64 inputs, [n] each."""
+    def ask(self, inputs: Mapping[str, NDArray[Any]]) -> Answer:
+        """Return every feature for inputs of integers or of texts (objects), [n] each."""
         tensors: list[triton_grpc.InferInput] = []
         for name, values in inputs.items():
-            tensor = triton_grpc.InferInput(name, [len(values), 1], "INT64")
-            tensor.set_data_from_numpy(values.astype(np.int64)[:, None])
+            is_text = values.dtype == object
+            tensor = triton_grpc.InferInput(name, [len(values), 1], "BYTES" if is_text else "INT64")
+            tensor.set_data_from_numpy((values if is_text else values.astype(np.int64))[:, None])
             tensors.append(tensor)
         with triton_grpc.InferenceServerClient(self.server.grpc) as client:
             answer = client.infer(MODEL, tensors)

@@ -7,16 +7,18 @@ from functools import partial
 from typing import Any, Final
 
 from tidegate.api.compute_override import OverrideKind
+from tidegate.api.feature_compute import DEFINITION_PARTS, FeatureCompute
 from tidegate.api.meta import ObjectKey
 from tidegate.api.shared_names import SHARED_WITH_ANNOTATION
 from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.store import ObjectStore
 from tidegate.resources.names import ACCESS_LABEL, BACKFILL_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate_controllers.proxies import ProxyReports
 from tidegate_controllers.sharing import GpuSharing
 from tidegate_controllers.stores import OwnerIndex, Stores
-from tidegate_controllers.typed_caches import OverrideIndex, TypedCaches
+from tidegate_controllers.typed_caches import FeatureUsersIndex, OverrideIndex, TypedCaches
 
 _STARTING_DELAY: Final = timedelta(milliseconds=500)
 """A starting pod changes several times per second; its owner is reconciled once, and again when it is ready."""
@@ -106,12 +108,14 @@ def connect_objects(stores: Stores, caches: TypedCaches, queues: WorkQueues, pro
     stores.inferences.subscribe(wake_users)
     stores.accesses.subscribe(wake_callers)
     stores.features.subscribe(wake_feature_users)
-    stores.features.subscribe(_make_sharing_wake(stores, caches, queues.features))
+    stores.features.subscribe(make_sharing_wake(stores.features, caches.feature_sharers, queues.features.add))
     OwnerIndex(stores.pods, INFERENCE_LABEL, wake_users)
     accesses.subscribe_rivals(queues.accesses.add)
 
 
-def _make_sharing_wake(stores: Stores, caches: TypedCaches, queue: WorkQueue) -> Callable[[ObjectKey], None]:
+def make_sharing_wake(
+    features: ObjectStore, sharers: FeatureUsersIndex[FeatureCompute], wake: Callable[[ObjectKey], None]
+) -> Callable[[ObjectKey], None]:
     """Return a function that wakes the FeatureComputes which use features of a changed one.
 
     The changed one's status does not matter to them; their own status wakes the accesses and Inferences that use them.
@@ -119,14 +123,14 @@ def _make_sharing_wake(stores: Stores, caches: TypedCaches, queue: WorkQueue) ->
     definitions: dict[ObjectKey, object] = {}
 
     def wake_users(origin: ObjectKey) -> None:
-        users = caches.feature_sharers.find_users(origin)
+        users = sharers.find_users(origin)
         before = definitions.pop(origin, None)
-        definition = _read_definition(stores.features.get(origin))
+        definition = _read_definition(features.get(origin))
         if users and definition is not None:
             definitions[origin] = definition
         if definition is None or definition != before:
             for user in users:
-                queue.add(user)
+                wake(user)
 
     return wake_users
 
@@ -135,12 +139,13 @@ def _read_definition(features: Mapping[str, Any] | None) -> object:
     """Return what others that use a FeatureCompute's features depend on; None if it does not exist."""
     if features is None:
         return None
-    metadata = features["metadata"]
+    metadata, spec = features["metadata"], features.get("spec") or {}
     return (
         metadata.get("uid"),
         metadata.get("deletionTimestamp"),
         (metadata.get("annotations") or {}).get(SHARED_WITH_ANNOTATION),
-        features.get("spec"),
+        # Its replicas, resources and stores are its own: an autoscaler that changes them wakes no users.
+        *(spec.get(part) for part in DEFINITION_PARTS),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tidegate_dataplane.contract import (
     LookupType,
     TensorSpec,
 )
+from tidegate_dataplane.features.offline import RowsComputer, check_rows, make_engine
 
 USER = Entity(name="user", key="user_id", type=EntityKeyType.INT64)
 ITEM = Entity(name="item", key="item_id", type=EntityKeyType.STRING)
@@ -94,3 +95,17 @@ __all__ = [
     "of_user",
     "write_table",
 ]
+
+
+def compute_parquet(
+    plan: FeaturePlan,
+    tables: Mapping[str, Path],
+    rows: Path,
+    output: Path,
+    *,
+    events: Mapping[str, Path] | None = None,
+    time_column: str = "",
+) -> int:
+    """The rows of a file with their features in another, as `tidegate features compute` writes them; their number."""
+    check_rows(rows, plan, time_column)
+    return RowsComputer(plan, make_engine(plan, tables, events or {}), time_column).compute_file(rows, output)

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def test_answers_are_bit_by_bit_those_of_the_same_events_in_a_file(
 def test_a_click_changes_the_next_answer(
     pod: ModelPod, server: RunningNats, plan: FeaturePlan, ingester: RunningIngester
 ) -> None:
-    pod.put(order(pod, plan))
+    pod.put(order(pod, plan, instances=2))
     ingester.wait_for("the empty stream is read", lambda report: report.caught_up)
     pod.wait_for("the features serve", serves_version(1))
     before = ask(pod, [7])
@@ -173,6 +174,10 @@ def test_a_click_changes_the_next_answer(
     assert after["items"][0].tolist() == [42, -1, -1, -1, -1]
     assert 0 <= after["idle"][0, 0] < 60
     assert after["last_item"].tolist() == [[42], [-1]]
+    # Two processes read one store: whichever is asked has the click.
+    with ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(lambda _: ask(pod, [7])["last_item"].tolist(), range(40)))
+    assert answers == [[[42]]] * 40
 
 
 def test_a_pod_serves_once_it_has_read_what_the_stream_holds(

@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from nats.js import JetStreamContext
 
 from builders.events import (
     DAY,
@@ -19,6 +21,7 @@ from builders.events import (
     a_click_plan,
     encode,
     expected_rows,
+    recorded,
     some_clicks,
 )
 from builders.protobuf import CLICK_NUMBERS, encode_click
@@ -27,10 +30,16 @@ from fixtures.click_streams import BROKERS, ClicksOnNats, StreamOfClicks, a_stre
 from fixtures.ingester import RunningIngester, an_ingester
 from fixtures.nats import RunningNats, a_nats
 from tidegate_dataplane.contract import (
+    AS_OF,
+    EventStreamReport,
+    NatsEvents,
     RefusalReason,
     StreamProblem,
+    TimeSince,
 )
 from tidegate_dataplane.event_store.report import REPORT_FILE
+from tidegate_dataplane.features.engine import FeatureEngine
+from tidegate_dataplane.features.stored_events import open_stored_events
 
 
 @pytest.fixture(params=BROKERS)
@@ -91,31 +100,16 @@ def test_what_is_no_event_is_refused_with_its_place_and_reason_and_the_rest_goes
     def changed(**fields: object) -> bytes:
         return json.dumps({**good.message, **fields}).encode()
 
+    # One of each reason, and what would take long or much memory; tests/unit/test_bad_events.py has the rest.
     bad = {
-        RefusalReason.MALFORMED: [b"{", b"[]", b"\xff", b'{"ts": NaN}', b"[" * 100_000],
+        RefusalReason.MALFORMED: [b"{", b"\xff", b"[" * 100_000],
         RefusalReason.MISSING_FIELD: [
-            b"{}",
             changed(user_id=None),
-            changed(price=None),
             b'{"\\ud800": 1}',
             json.dumps({"x" * 500_000: 1}).encode(),
         ],
-        RefusalReason.WRONG_TYPE: [
-            changed(user_id="7"),
-            changed(user_id=True),
-            changed(item_id=2**63),
-            changed(item_id=1.5),
-            changed(price="cheap"),
-            changed(price=True),
-            changed(page=3),
-            changed(page="\ud800"),
-            changed(ts="2026-11-26T10:00:00"),
-            changed(ts="2026-W01-1T00:00:00+00:00"),
-            changed(ts="20261126T100000Z"),
-            changed(ts=1.5),
-            b'{"user_id":1,"ts":%d,"item_id":1,"click":1,"price":1e999,"page":""}' % now,
-        ],
-        RefusalReason.EXPIRED: [changed(ts=0), changed(ts=now // 1000), changed(ts="1970-01-01T00:00:00Z")],
+        RefusalReason.WRONG_TYPE: [changed(user_id=True), changed(page="\ud800")],
+        RefusalReason.EXPIRED: [changed(ts=0), changed(ts=now // 1000)],
         RefusalReason.IN_THE_FUTURE: [changed(ts="2100-01-01T00:00:00+00:00"), changed(ts=now + 10 * MINUTE)],
     }
     plan = a_click_plan(source.stream)
@@ -131,6 +125,77 @@ def test_what_is_no_event_is_refused_with_its_place_and_reason_and_the_rest_goes
         assert len((ingester.events / REPORT_FILE).read_bytes()) < 4_000
         assert report.problem is None
         assert stored_rows(ingester, [good.key]) == {good.key: good.row}
+
+
+def test_one_bad_source_changes_no_feature_of_another(tmp_path: Path) -> None:
+    """Its stream is missing at first, and then has nothing but bad events."""
+    events = some_clicks(400)
+    with a_nats(tmp_path / "nats") as server:
+        server.make_stream("CLICKS", "clicks")
+        source = ClicksOnNats(server)
+        stream = source.stream
+        views = stream.model_copy(
+            update={
+                "name": "views",
+                "nats": NatsEvents(url=server.url, stream="VIEWS", subject="views"),
+            }
+        )
+        alone = a_click_plan(stream)
+        since_view = TimeSince(name="since_view", entity="user", stream="views")
+        both = alone.model_copy(
+            update={"streams": (stream, views), "features": (*alone.features, since_view)}
+        )
+        now = int(time.time() * 1000)
+        inputs = {
+            name: np.array(values) for name, values in (("user_id", range(42)), ("position", range(42)))
+        }
+        inputs[AS_OF] = np.full(42, now)
+        expected = FeatureEngine(alone, {}, {"clicks": recorded(events, stream)}).compute_features(inputs)
+
+        def check_features(ingester: RunningIngester) -> None:
+            engine = FeatureEngine(both, {}, open_stored_events(both, ingester.events))
+            answers = engine.compute_features(inputs)
+            for feature in alone.features:
+                assert answers[feature.name].tobytes() == expected[feature.name].tobytes(), feature.name
+            assert set(answers["since_view"].ravel().tolist()) == {-1.0}
+
+        with an_ingester(tmp_path / "pod", both) as ingester:
+
+            def wait_for_both(
+                what: str, holds: Callable[[EventStreamReport, EventStreamReport], bool]
+            ) -> None:
+                def look() -> bool:
+                    found = {report.source: report for report in ingester.read_reports()}
+                    return len(found) == 2 and holds(found["clicks"], found["views"])
+
+                wait_until(look, what=what, evidence=ingester.logs)
+
+            source.publish(encode(events[:200]))
+            wait_for_both(
+                "one is read without the other",
+                lambda clicks, views: clicks.stored == 200 and views.problem is StreamProblem.STREAM_REFUSED,
+            )
+
+            server.make_stream("VIEWS", "views")
+            bad = [b"{", b"{}", *encode([Click(1, 0, 1, 1, 1.0, "x"), Click(1, now * 2, 1, 1, 1.0, "x")])]
+
+            async def put(broker: JetStreamContext) -> None:
+                for body in bad * 50:
+                    await broker.publish("views", body)
+
+            server.ask(put)
+            source.publish(encode(events[200:]))
+            wait_for_both(
+                "both are read",
+                lambda clicks, views: (
+                    clicks.stored == 400
+                    and clicks.refused == {}
+                    and clicks.problem is None
+                    and views.stored == 0
+                    and sum(views.refused.values()) == 200
+                ),
+            )
+            check_features(ingester)
 
 
 def test_a_late_event_is_refused_and_the_newest_time_never_goes_back(tmp_path: Path) -> None:

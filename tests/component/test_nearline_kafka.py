@@ -16,14 +16,15 @@ from builders.scenario import require_scenario
 from builders.waiting import LIMIT_S, ends_in_time, wait_until
 from fixtures.kafka import PASSWORD, USER, RunningKafka
 from fixtures.nats import RunningNats, a_nats, let_nats_stall
+from tidegate_dataplane.agent import kafka_server
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
+from tidegate_dataplane.agent.kafka_server import KafkaServer
 from tidegate_dataplane.agent.nats_server import NatsServer
-from tidegate_dataplane.agent.nearline import kafka_broker, kafka_group, kafka_server
+from tidegate_dataplane.agent.nearline import kafka_broker, kafka_group
 from tidegate_dataplane.agent.nearline.broker import StreamMessage
 from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter, DeadReason
 from tidegate_dataplane.agent.nearline.kafka_broker import KafkaBroker
-from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
 from tidegate_dataplane.agent.nearline.progress import PartitionProgress, encode_progress
 from tidegate_dataplane.contract import KafkaOrder, SaslMechanism, StreamOrder
 

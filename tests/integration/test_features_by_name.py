@@ -95,7 +95,22 @@ def test_a_feature_follows_the_object_that_declares_it_while_that_shares_it(
         )
 
         kubectl("delete", *live)
-        wait_for_reason(kubectl, namespace, Reason.TARGET_NOT_FOUND)
-        # What runs stays as it is.
+        message = wait_for_reason(kubectl, namespace, Reason.TARGET_NOT_FOUND)
+        after = read_status(kubectl, namespace)
+        assert f"its last usable definition counts, in plan {after['planHash'][:12]}" in message
+        # The rest of the spec applies.
+        home_name = ("featurecompute", "home", "-n", namespace)
+        kubectl("patch", *home_name, "--type=merge", "-p", '{"spec": {"resources": {"memory": "777Mi"}}}')
+        wait_until(
+            lambda: (
+                "777Mi"
+                in json.dumps(
+                    kubectl.json("get", "deployments", "-n", namespace, "-l", "tidegate.io/feature-compute")
+                )
+            ),
+            what="the pods have the new memory",
+            timeout_s=EVERY_S,
+        )
+        assert read_status(kubectl, namespace)["planHash"] == after["planHash"]
         kinds = {name.partition(" ")[0] for name in list_children(kubectl, namespace)}
         assert kinds == {"ConfigMap", "Deployment"}

@@ -8,13 +8,19 @@ import pytest
 
 from builders.batch import batch_spec
 from builders.inference import inference_body
+from builders.live_features import live_features_spec, stream_source
 from builders.model_access import a_model_access, a_route, model_access_body
+from builders.overlay import overlaid
+from builders.shared_features import a_user, an_origin, shared
+from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.kube.kinds import INFERENCE, MODEL_ACCESS
+from tidegate.kube.kinds import FEATURE_COMPUTE, INFERENCE, MODEL_ACCESS
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.features.feature_jobs import list_used_features
+from tidegate.planning.features.shared_features import list_shared_keys
+from tidegate_controllers.queues import make_sharing_wake
 from tidegate_controllers.typed_caches import FeatureUsersIndex, IndexedAccesses
 
 ONE, OTHER = ObjectKey("ads", "one"), ObjectKey("ads", "other")
@@ -83,6 +89,43 @@ def test_rivals_for_a_host_are_woken_and_nobody_else(store: ObjectStore, accesse
 
     stored(store, "other", version=2, hosts=["z.com"])
     assert woken == [ONE, ONE]
+
+
+@pytest.mark.parametrize(
+    ("change", "wakes"),
+    [
+        ({"spec": {"features": live_features_spec()["features"][:2]}}, True),
+        ({"spec": {"sources": live_features_spec(sources=[stream_source()])["sources"]}}, True),
+        ({"metadata": {"annotations": {"tidegate.io/shared-with": "ops"}}}, True),
+        ({"metadata": {"uid": "made-again"}}, True),
+        ({"spec": {"replicas": 7}}, False),
+        ({"spec": {"resources": {"memory": "3Gi"}}}, False),
+        ({"metadata": {"annotations": {"note": "x"}}}, False),
+        ({"status": {"readyReplicas": 1}}, False),
+    ],
+)
+def test_a_change_of_what_a_shared_feature_is_made_of_wakes_its_users_and_no_other_does(
+    change: dict[str, Any], wakes: bool
+) -> None:
+    features, woken = ObjectStore(FEATURE_COMPUTE), list[ObjectKey]()
+    sharers = FeatureUsersIndex(TypedCache(FeatureCompute, features), list_shared_keys)
+    features.subscribe(make_sharing_wake(features, sharers, woken.append))
+
+    def store_one(item: FeatureCompute, version: int, event: str = "MODIFIED", **changes: Any) -> None:
+        body = overlaid(item.dump(), {"metadata": {"resourceVersion": str(version)}})
+        features.observe(event, {"kind": "FeatureCompute", **overlaid(body, changes)})
+
+    store_one(a_user(shared("idle")), 1)
+    store_one(an_origin(), 2)
+    home = ObjectKey("feed", "home")
+    assert woken == [home]
+
+    store_one(an_origin(), 3, **change)
+
+    assert woken == ([home, home] if wakes else [home])
+    woken.clear()
+    store_one(an_origin(), 4, "DELETED")
+    assert woken == [home]
 
 
 def test_a_feature_compute_finds_the_batches_that_compute_its_features_and_no_others() -> None:

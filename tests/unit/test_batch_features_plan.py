@@ -279,11 +279,6 @@ NO_STREAM = {"features": [{"name": "age", "lookup": {"field": "profiles.age", "t
             "spec.batch.features: the rows need a column idle, which is also a feature of FeatureCompute user-features: rename the "
             "column, and map it by spec.batch.input.columns",
         ),
-        (
-            {},
-            {"features": [{"name": "idle_log", "log": {"field": "feature.idle"}}]},
-            "spec.batch.features.name: FeatureCompute user-features: spec.features[0].log.field: ",
-        ),
     ],
 )
 def test_features_that_cannot_be_computed_are_refused_by_field(
@@ -296,4 +291,27 @@ def test_features_that_cannot_be_computed_are_refused_by_field(
     assert (status, reason) == ("False", "PlanInvalid")
     assert given.startswith(message)
     assert read_condition(planned, "Stalled")[0] == "True"
+    assert (planned.apply, planned.delete) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("feature", "says"),
+    [
+        (
+            {"shared": {"featureCompute": "ads/live"}},
+            "cannot be used here; the condition PlanCompiled has the cause",
+        ),
+        ({"log": {"field": "feature.idle"}}, "spec.features[0].log.field: "),
+    ],
+    ids=["shared and not resolved", "its own mistake"],
+)
+def test_a_run_waits_for_features_that_do_not_compile(feature: dict[str, Any], says: str) -> None:
+    planned = plan(a_batch(), a_compute(features=[{"name": "idle_log", **feature}]))
+
+    status, reason, message = read_condition(planned)
+    assert (status, reason) == ("False", "TargetNotReady")
+    assert message.startswith("spec.batch.features.name: FeatureCompute user-features: ")
+    assert says in message
+    assert message.endswith("; the run waits")
+    assert read_condition(planned, "Stalled")[0] == "False"
     assert (planned.apply, planned.delete) == ((), ())

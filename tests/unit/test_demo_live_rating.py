@@ -7,7 +7,7 @@ import pytest
 
 from tidegate_localcluster.demo import live_rating
 from tidegate_localcluster.demo.errors import DemoError
-from tidegate_localcluster.demo.live_rating import HISTORY, rate_film
+from tidegate_localcluster.demo.live_rating import HISTORY, Delays, rate_film
 from tidegate_localcluster.demo.rating_stream import RatingStream
 from tidegate_localcluster.demo.scoring import Tensors
 
@@ -59,6 +59,13 @@ def test_the_pauses_between_requests_grow_to_half_a_second() -> None:
     rate(FakeStream([3, 1, 0], delay=70), pauses)
     assert pauses == sorted(pauses)
     assert (len(pauses), pauses[-1]) == (70, 0.5)
+
+
+def test_delays_are_described_by_the_ratings_that_took_so_long() -> None:
+    delays = Delays([number / 1000 for number in range(100, 0, -1)])
+    assert (delays.find_quantile(0.5), delays.find_quantile(0.99)) == (0.05, 0.099)
+    assert delays.format_text() == "median 50 ms, p99 99 ms, of 100 ratings"
+    assert Delays([0.25]).format_text() == "median 250 ms, p99 250 ms, of 1 ratings"
 
 
 def test_a_rating_that_does_not_arrive_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

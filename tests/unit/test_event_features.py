@@ -28,7 +28,7 @@ from builders.events import (
     to_columns,
     window,
 )
-from builders.features import write_table
+from builders.features import compute_parquet, write_table
 from tidegate_dataplane.contract import (
     AS_OF,
     Aggregate,
@@ -51,7 +51,6 @@ from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.event_file import read_events
 from tidegate_dataplane.features.events import Array, EventSource
-from tidegate_dataplane.features.offline import compute_parquet
 from tidegate_dataplane.features.stored_events import StoredEvents
 
 NOW = 1_700_000_000_000

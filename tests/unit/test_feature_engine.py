@@ -25,6 +25,7 @@ from builders.features import (
     Lookup,
     LookupType,
     a_plan,
+    compute_parquet,
     of_item,
     of_user,
     write_table,
@@ -34,7 +35,6 @@ from tidegate_dataplane.contract import Feature, FeaturePlan, FieldRef
 from tidegate_dataplane.features import offline, tables
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
-from tidegate_dataplane.features.offline import compute_parquet
 
 MASK = (1 << 64) - 1
 INT64 = st.integers(-(2**63), 2**63 - 1)

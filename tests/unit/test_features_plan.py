@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from builders.feature_compute import a_feature_compute
 from builders.live_features import live_features_spec
 from builders.pods import a_pod, a_report
@@ -17,7 +19,7 @@ from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INGESTER_LABEL, SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import FailureReason
+from tidegate_dataplane.contract import DesiredState, FailureReason
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
@@ -152,3 +154,13 @@ def test_refused_child_is_the_reason() -> None:
     plan = a_plan(a_feature_compute(), refusal=PlanRefusal(Reason.NAME_CONFLICT, "Service fc-x is taken"))
 
     assert ready(plan) == ("False", "NameConflict")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "processes"), [("100m", 1), ("1", 1), ("1900m", 1), ("2", 2), ("3500m", 3), ("64", 8)]
+)
+def test_each_whole_core_has_a_process_that_computes(cpu: str, processes: int) -> None:
+    planned = a_plan(a_feature_compute(resources={"cpu": cpu, "memory": "4Gi"}))
+
+    config: Any = next(item for item in planned.apply if item["kind"] == "ConfigMap")
+    assert DesiredState.model_validate_json(config["data"]["desired.json"]).instances == processes

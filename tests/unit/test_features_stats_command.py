@@ -16,12 +16,11 @@ from typer.testing import CliRunner, Result
 
 from builders.events import MINUTE
 from builders.feature_compute import a_feature_compute
-from builders.features import write_table
+from builders.features import compute_parquet, write_table
 from builders.live_features import live_features_spec
 from tidegate.main import app
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate_dataplane.contract import FEATURE_COLUMNS, PLAN_HASH, FeatureColumn, FeatureColumns
-from tidegate_dataplane.features.offline import compute_parquet
 
 NOW = 1_700_000_000_000
 

@@ -10,7 +10,7 @@ import pytest
 
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
-from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer, stop_client
+from tidegate_dataplane.agent.kafka_server import KafkaServer, stop_client
 from tidegate_dataplane.agent.stopping import run_until
 from tidegate_dataplane.contract import KafkaOrder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -350,6 +351,19 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "whole numbers",
     ),
 ]
+
+
+@pytest.mark.parametrize("names", ["aa", "aba", "abca"])
+def test_a_cycle_between_features_is_refused_by_field(names: str) -> None:
+    """Each feature reads the next one, and the last one the first."""
+    pairs = itertools.pairwise(names)
+    features = [{"name": name, "log": {"field": f"feature.{read}"}} for name, read in pairs]
+
+    with pytest.raises(
+        InvalidSpecError, match=f"feature '{names[1]}' is declared .*only those above it"
+    ) as caught:
+        plan_of(*features)
+    assert caught.value.path == "spec.features[0].log.field"
 
 
 @pytest.mark.parametrize(

@@ -335,6 +335,51 @@ def test_keys_in_several_rows_are_counted_and_named(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("step", [1, 10**9], ids=["dense", "hashed"])
+@pytest.mark.parametrize("window", [64, 1 << 21])
+def test_keys_are_read_twice_and_no_more_however_many_windows_an_index_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, window: int
+) -> None:
+    monkeypatch.setattr(key_writer, "WINDOW_KEYS", window)
+    passes: list[int] = []
+
+    class CountedSpill(key_writer.KeySpill):
+        def read_chunks(self) -> Iterator[tuple[int, Any]]:
+            passes.append(1)
+            return super().read_chunks()
+
+    spill = CountedSpill(tmp_path)
+    spill.append_tokens(np.arange(0, 4000 * step, step, dtype=np.uint64))
+    with (tmp_path / "index").open("w+b", buffering=0) as file:
+        key_writer.write_index(file, spill, are_keys=True)
+    spill.free_disk()
+
+    assert len(passes) == (2 if window == 64 else 1)
+
+
+@pytest.mark.parametrize("far", [2, 10**12], ids=["dense", "hashed"])
+def test_a_key_in_most_rows_is_named_and_not_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, far: int
+) -> None:
+    monkeypatch.setattr(key_writer, "WINDOW_KEYS", 64)
+    monkeypatch.setattr(key_writer, "_CHUNK_KEYS", 32)
+    held: list[int] = []
+    keep_pairs = key_writer._keep_pairs
+
+    def measure_pairs(tokens: Any, rows: Any) -> Any:
+        held.append(len(tokens))
+        return keep_pairs(tokens, rows)
+
+    monkeypatch.setattr(key_writer, "_keep_pairs", measure_pairs)
+    parquet = write_table(tmp_path / "t", user_id=[5] * 3000 + [6, far, 6] + [5] * 1000, age=[0] * 4003)
+
+    result = convert.convert_file(an_order(parquet, tmp_path / "t.table"))
+
+    assert "has 2 keys in more than one row, such as 5, 6:" in result.error
+    assert max(held, default=0) <= 2 * 64 + 32
+    assert bool(held) == (far > 2)
+
+
 def test_a_table_has_a_bounded_number_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convert, "MAX_ROWS", 9)
     for rows, error in (
@@ -472,8 +517,8 @@ def test_a_disk_that_gets_full_is_reported_with_both_numbers(tmp_path: Path, siz
     with files_of_at_most(size):
         result = convert.convert_file(order)
 
-    assert result.needed_bytes == 185_544
-    assert result.error.startswith("table 'profiles' needs 185,544 bytes of disk when it is converted, and ")
+    assert result.needed_bytes == 221_544
+    assert result.error.startswith("table 'profiles' needs 221,544 bytes of disk when it is converted, and ")
     assert "free: free space on the disk, or read fewer columns of the table" in result.error
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
     assert not convert.convert_file(order).error
@@ -490,7 +535,7 @@ def test_a_table_that_does_not_fit_beside_the_reserve_is_not_begun(
 
     result = convert.convert_file(reserved)
 
-    assert result.needed_bytes == 65_584
+    assert result.needed_bytes == 65_596
     assert "and 1,000 are free beside a reserve of 10% of the disk:" in result.error
     assert not convert.convert_file(order).error
 

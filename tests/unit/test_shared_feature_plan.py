@@ -22,10 +22,10 @@ from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_compute import FeaturesObserved, FeaturesPlan, plan_features
 from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.features.last_definitions import resolve_if_usable
 from tidegate.planning.features.shared_features import (
     SharedFeatureError,
     list_shared_keys,
-    resolve_if_usable,
     resolve_shared,
 )
 from tidegate.resources.settings import ServingSettings
@@ -282,8 +282,20 @@ class TestConditions:
         outputs: Any = planned.status["outputs"]
         assert [output["name"] for output in outputs] == ["age", "idle_log"]
 
+    def test_a_store_that_no_feature_needs_is_named(self) -> None:
+        store = {"redis": {"address": "redis.feed:6379"}}
+
+        lookups = plan(a_user(shared("age"), store=store), an_origin())
+        events = plan(a_user(shared("idle_log"), store=store), an_origin())
+
+        says = "; spec.store is not used, because no feature reads events"
+        assert read_condition(lookups, "PlanCompiled")[2].endswith(says)
+        assert says not in read_condition(events, "PlanCompiled")[2]
+
     @pytest.mark.parametrize("shared_with", [None, "feeds", "", "*"])
-    def test_without_the_object_or_its_consent_what_runs_stays(self, shared_with: str | None) -> None:
+    def test_without_the_object_or_its_consent_from_the_beginning_nothing_runs(
+        self, shared_with: str | None
+    ) -> None:
         origins = [] if shared_with is None else [an_origin(shared_with=shared_with)]
         planned = plan(a_user(shared("age")), *origins)
 

@@ -14,7 +14,7 @@ from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.features.feature_jobs import find_used_features
-from tidegate.planning.features.shared_features import resolve_if_usable
+from tidegate.planning.features.last_definitions import resolve_if_usable
 from tidegate.planning.inference.observed import InferenceObserved
 from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.inference.replicas import resolve_replicas

@@ -39,8 +39,8 @@ from tidegate_dataplane.features.table_layout import (
 )
 from tidegate_dataplane.features.tables import ParquetRows, TableBlock, count_block_rows
 
-MAX_ROWS = 400_000_000
-"""Rows of a table: the time for an index that is not dense grows with their square, and takes about 40 minutes for this number."""
+MAX_ROWS = 4_000_000_000
+"""Rows of a table: an index numbers them in 32 bits."""
 MEMORY_BYTES = 512 << 20
 """Memory that the process of a conversion may allocate beside its libraries; the agent's container has 1 GiB for both."""
 SEEDS = 8

@@ -38,11 +38,11 @@ from tidegate_dataplane.features.events import (
     Array,
     EventReader,
     EventSource,
+    Positions,
     SelectedEvents,
     SeparateSources,
     Times,
 )
-from tidegate_dataplane.features.index import Rows
 from tidegate_dataplane.features.inputs import check_field, check_keys, check_times, get_input
 from tidegate_dataplane.features.mapped_table import MappedTable, TableRecords, map_tables
 from tidegate_dataplane.features.references import EventOperation, check_fields
@@ -58,7 +58,7 @@ class _VisibleEvents:
 
     events: SelectedEvents
     as_of: Times
-    positions: Rows
+    positions: Positions
 
 
 WindowKey: TypeAlias = tuple[str, EventFilter | None, int, int]
@@ -297,7 +297,7 @@ def _read_stored(feature: Lookup | Bucketize, call: _Call) -> Array:
 
 
 def _limit_events(
-    stream: EventStream, events: SelectedEvents, positions: Rows, times: Times
+    stream: EventStream, events: SelectedEvents, positions: Positions, times: Times
 ) -> _VisibleEvents:
     """Return the events that each row sees: those that are not expired, at most as many as the stream stores."""
     if (times[1:] == times[:-1]).all():
@@ -339,7 +339,7 @@ def _parse_filters(plan: FeaturePlan) -> dict[tuple[str, EventFilter], Array]:
     return filters
 
 
-def _find_distinct(keys: Array) -> tuple[Array, Rows]:
+def _find_distinct(keys: Array) -> tuple[Array, Positions]:
     """Return the distinct keys, and for each row the position of its key among them."""
     if len(keys) and keys.dtype != np.object_ and (keys == keys[0]).all():
         return keys[:1], np.zeros(len(keys), dtype=np.intp)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ from tidegate_dataplane.event_store.times import parse_moment
 from tidegate_dataplane.features import hashing
 from tidegate_dataplane.features.columns import decode_column, is_string
 from tidegate_dataplane.features.errors import FeatureError
-from tidegate_dataplane.features.events import Array, SelectedEvents, Times, split_cells
-from tidegate_dataplane.features.index import IntegerIndex, KeyIndex, StringIndex
+from tidegate_dataplane.features.events import Array, Positions, SelectedEvents, Times, split_cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,25 @@ class RecordedEvents:
         # An unknown key has no events, behind all others.
         self._ends = np.append(np.cumsum(counts), len(keys))
         self._starts = np.append(self._ends[:-1] - counts, len(keys))
-        self._index: KeyIndex = (
-            StringIndex(distinct.tolist(), stream.name)
-            if entity.type is EntityKeyType.STRING
-            else IntegerIndex(distinct.astype(np.int64), stream.name)
-        )
+        self._keys = distinct
+        is_text = entity.type is EntityKeyType.STRING
+        self._places = {key: place for place, key in enumerate(distinct.tolist())} if is_text else None
 
     def read_events(self, keys: Array) -> SelectedEvents:
         """Return the events of each key; int64 or bytes objects [n] in."""
-        positions = (
-            self._index.find_rows(keys) if len(self._starts) > 1 else np.zeros(len(keys), dtype=np.intp)
-        )
-        return SelectedEvents(self._times, self._columns, self._starts[positions], self._ends[positions])
+        places = self._find_places(keys)
+        return SelectedEvents(self._times, self._columns, self._starts[places], self._ends[places])
+
+    def _find_places(self, keys: Array) -> Positions:
+        """Return the place of each key among the distinct ones, [n]; their number for an unknown one."""
+        unknown = len(self._keys)
+        if self._places is not None:
+            text_places = map(self._places.get, keys.tolist(), repeat(unknown))
+            return np.fromiter(text_places, dtype=np.intp, count=len(keys))
+        places = np.searchsorted(self._keys, keys)
+        # Behind the last key nothing is equal.
+        is_equal = np.append(self._keys, 0)[places] == keys
+        return np.where(is_equal & (places < unknown), places, unknown)
 
 
 def list_event_columns(stream: EventStream, entity: Entity) -> list[str]:

@@ -1,7 +1,11 @@
-"""Write the index of a converted table's keys, in memory that does not grow with the table."""
+"""Write the index of a converted table's keys, in memory that does not grow with the table, and in time that grows as it does.
 
+The index is written in windows. The keys are divided into one partition for each window first, on the disk.
+"""
+
+import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -22,7 +26,9 @@ from tidegate_dataplane.features.table_keys import (
 DENSE_FACTOR: Final = 4
 """A range of keys up to this many times wider than their number gets an entry per possible key."""
 WINDOW_KEYS: Final = 1 << 21
-"""Keys that are put in order at once, which takes about 100 MB; all keys are read once for each such window."""
+"""Keys that are put in order at once, which takes about 100 MB."""
+PAIR: Final = np.dtype([("token", "<u8"), ("row", "<u4")])
+"""A key in a partition: 12 bytes."""
 EXAMPLES: Final = 3
 """Keys in several rows that a message names."""
 _KEYS_PER_BUCKET: Final = 4
@@ -52,8 +58,8 @@ class KeySpill:
     """The tokens of a table's rows, in the order of the rows, in a temporary file that no crash leaves behind."""
 
     def __init__(self, folder: Path) -> None:
-        # Not in the memory of a /tmp: the folder is where the table goes.
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed in close()
+        self.folder = folder
+        self._file = _open_temporary(folder)
         self.count = 0
         self._first = np.iinfo(np.int64).max
         self._last = np.iinfo(np.int64).min
@@ -83,6 +89,81 @@ class KeySpill:
     def free_disk(self) -> None:
         """Free the disk."""
         self._file.close()
+
+
+class Partitions:
+    """The tokens of a spill with their rows, in a partition for each window of an index.
+
+    Each token is read twice and written once, however many partitions there are; with one, nothing is written.
+    """
+
+    def __init__(self, spill: KeySpill, count: int, find_windows: Callable[[Tokens], Rows]) -> None:
+        """Divide the tokens into `count` partitions; `find_windows` returns the partition of each, [n]."""
+        self._spill = spill
+        self._file: BinaryIO | None = None
+        self._ends = np.full(count, spill.count, dtype=np.int64)
+        if count > 1:
+            self._file = _open_temporary(spill.folder)
+            try:
+                self._write_pairs(self._file, find_windows)
+            except BaseException:
+                self.free_disk()
+                raise
+
+    def read_chunks(self, number: int) -> Iterator[tuple[Tokens, Rows]]:
+        """Yield tokens of a partition with their rows, in the order of the rows."""
+        if self._file is None:
+            for row, tokens in self._spill.read_chunks():
+                yield tokens, np.arange(row, row + len(tokens))
+            return
+        place, end = (int(self._ends[number - 1]) if number else 0), int(self._ends[number])
+        while place < end:
+            self._file.seek(PAIR.itemsize * place)
+            pairs = np.frombuffer(self._file.read(PAIR.itemsize * min(_CHUNK_KEYS, end - place)), dtype=PAIR)
+            yield np.ascontiguousarray(pairs["token"]), pairs["row"].astype(np.intp)
+            place += len(pairs)
+
+    def free_disk(self) -> None:
+        """Free the disk."""
+        if self._file is not None:
+            self._file.close()
+
+    def _write_pairs(self, file: BinaryIO, find_windows: Callable[[Tokens], Rows]) -> None:
+        count = len(self._ends)
+        sizes = np.zeros(count, dtype=np.int64)
+        for _, tokens in self._spill.read_chunks():
+            sizes += np.bincount(find_windows(tokens), minlength=count)
+        self._ends = np.cumsum(sizes)
+        places = self._ends - sizes
+        for row, tokens in self._spill.read_chunks():
+            windows = find_windows(tokens)
+            # Of so few bits, numpy sorts in linear time.
+            order = np.argsort(windows.astype(np.uint16 if count <= 1 << 16 else np.uint32), kind="stable")
+            pairs = np.empty(len(tokens), dtype=PAIR)
+            pairs["token"], pairs["row"] = tokens[order], order + row
+            sizes = np.bincount(windows, minlength=count)
+            ends = np.cumsum(sizes)
+            for number in np.flatnonzero(sizes).tolist():
+                file.seek(PAIR.itemsize * int(places[number]))
+                write_all(file, pairs[ends[number] - sizes[number] : ends[number]])
+            places += sizes
+
+
+@contextlib.contextmanager
+def divide_tokens(
+    spill: KeySpill, count: int, find_windows: Callable[[Tokens], Rows]
+) -> Generator[Partitions]:
+    """Divide tokens into partitions, whose disk is free afterwards."""
+    partitions = Partitions(spill, count, find_windows)
+    try:
+        yield partitions
+    finally:
+        partitions.free_disk()
+
+
+def _open_temporary(folder: Path) -> BinaryIO:
+    # Not in the memory of a /tmp: the folder is where the table goes.
+    return tempfile.TemporaryFile(dir=folder, buffering=0)
 
 
 def write_index(file: BinaryIO, spill: KeySpill, *, are_keys: bool) -> WrittenIndex:
@@ -119,19 +200,23 @@ def write_all(file: BinaryIO, values: npt.NDArray[Any]) -> None:
 def _write_dense(file: BinaryIO, spill: KeySpill, first: int, span: int) -> WrittenIndex:
     repeated_keys: list[int] = []
     count = 0
-    for start in range(0, span, WINDOW_KEYS):
-        window = np.full(min(WINDOW_KEYS, span - start), EMPTY, dtype=np.uint32)
-        is_repeated = np.zeros(len(window), dtype=bool)
-        for row, tokens in spill.read_chunks():
-            positions = tokens.view(np.int64) - (first + start)
-            inside = np.flatnonzero((positions >= 0) & (positions < len(window)))
-            positions, rows = positions[inside], (inside + row).astype(np.uint32)
-            is_repeated[positions[window[positions] != EMPTY]] = True
-            window[positions] = rows
-            is_repeated[positions[window[positions] != rows]] = True
-        count += int(is_repeated.sum())
-        repeated_keys += [first + start + int(place) for place in np.flatnonzero(is_repeated)[:EXAMPLES]]
-        write_all(file, np.where(window == EMPTY, np.uint32(spill.count), window))
+    size = WINDOW_KEYS
+
+    def find_windows(tokens: Tokens) -> Rows:
+        return ((tokens.view(np.int64) - first) // size).astype(np.intp)
+
+    with divide_tokens(spill, -(-span // size), find_windows) as partitions:
+        for number, start in enumerate(range(0, span, size)):
+            window = np.full(min(size, span - start), EMPTY, dtype=np.uint32)
+            is_repeated = np.zeros(len(window), dtype=bool)
+            for tokens, token_rows in partitions.read_chunks(number):
+                positions, rows = tokens.view(np.int64) - (first + start), token_rows.astype(np.uint32)
+                is_repeated[positions[window[positions] != EMPTY]] = True
+                window[positions] = rows
+                is_repeated[positions[window[positions] != rows]] = True
+            count += int(is_repeated.sum())
+            repeated_keys += [first + start + int(place) for place in np.flatnonzero(is_repeated)[:EXAMPLES]]
+            write_all(file, np.where(window == EMPTY, np.uint32(spill.count), window))
     examples = tuple(RepeatedToken(key, key, (0, 0)) for key in repeated_keys[:EXAMPLES])
     return WrittenIndex(first, span, count, examples)
 
@@ -140,26 +225,40 @@ def _write_buckets(file: BinaryIO, spill: KeySpill, *, are_keys: bool) -> Writte
     homes = _count_homes(spill)
     step = max(WINDOW_KEYS // _KEYS_PER_BUCKET, 1)
     writer = _BucketWriter(file, are_keys=are_keys)
-    for start in range(0, homes, step):
-        end = min(start + step, homes)
-        tokens, rows = _select_window(spill, homes, start, end)
-        writer.write_window(tokens, rows, homes, start, end)
+
+    def find_windows(tokens: Tokens) -> Rows:
+        return choose_homes(mix_tokens(tokens), homes) // step
+
+    with divide_tokens(spill, -(-homes // step), find_windows) as partitions:
+        for number, start in enumerate(range(0, homes, step)):
+            tokens, rows = _read_window(partitions, number)
+            writer.write_window(tokens, rows, homes, start, min(start + step, homes))
     writer.write_overflow(homes)
     return WrittenIndex(None, homes, writer.duplicates, tuple(writer.examples))
 
 
-def _select_window(spill: KeySpill, homes: int, start: int, end: int) -> tuple[Tokens, Rows]:
-    """Return the tokens whose home is in [start, end), with their rows, in the order of their mixed tokens."""
-    tokens: list[Tokens] = []
-    rows: list[Rows] = []
-    for row, chunk in spill.read_chunks():
-        buckets = choose_homes(mix_tokens(chunk), homes)
-        inside = np.flatnonzero((buckets >= start) & (buckets < end))
-        tokens.append(chunk[inside])
-        rows.append(inside + row)
-    selected = np.concatenate(tokens) if tokens else np.empty(0, dtype=np.uint64)
-    order = np.argsort(mix_tokens(selected), kind="stable")
-    return selected[order], (np.concatenate(rows) if rows else np.empty(0, dtype=np.intp))[order]
+def _read_window(partitions: Partitions, number: int) -> tuple[Tokens, Rows]:
+    """Return the tokens of a partition with their rows, in the order of their mixed tokens; of each, at least the first two."""
+    tokens, rows = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.intp)
+    limit = 2 * WINDOW_KEYS
+    for more_tokens, more_rows in partitions.read_chunks(number):
+        tokens, rows = np.concatenate([tokens, more_tokens]), np.concatenate([rows, more_rows])
+        if len(tokens) > limit:
+            # A key in millions of rows: two of them suffice to refuse it.
+            tokens, rows = _keep_pairs(tokens, rows)
+            limit = max(limit, 2 * len(tokens))
+    order = np.argsort(mix_tokens(tokens), kind="stable")
+    return tokens[order], rows[order]
+
+
+def _keep_pairs(tokens: Tokens, rows: Rows) -> tuple[Tokens, Rows]:
+    """Return the tokens without those that have come twice before, and their rows, in the same order."""
+    order = np.argsort(tokens, kind="stable")
+    ordered = tokens[order]
+    is_kept = np.ones(len(ordered), dtype=bool)
+    is_kept[2:] = ordered[2:] != ordered[:-2]
+    places = np.sort(order[is_kept])
+    return tokens[places], rows[places]
 
 
 class _BucketWriter:

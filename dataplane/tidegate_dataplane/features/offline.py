@@ -36,25 +36,6 @@ ABANDONED_S: Final = 3_600.0
 _ARROW_TYPES: Final = {"INT64": pa.int64(), "FP32": pa.float32()}
 
 
-def compute_parquet(
-    plan: FeaturePlan,
-    tables: Mapping[str, Path],
-    rows: Path,
-    output: Path,
-    *,
-    events: Mapping[str, Path] | None = None,
-    time_column: str = "",
-) -> int:
-    """Read rows from one Parquet file, write them with their features to another; return the number of rows.
-
-    Raises:
-        FeatureError: the plan, the tables, the events or the rows do not fit.
-    """
-    check_rows(rows, plan, time_column)
-    engine = make_engine(plan, tables, events or {})
-    return RowsComputer(plan, engine, time_column).compute_file(rows, output)
-
-
 def make_engine(plan: FeaturePlan, tables: Mapping[str, Path], events: Mapping[str, Path]) -> FeatureEngine:
     """Convert all tables, and read all events into memory, from a Parquet file or a folder of files each.
 

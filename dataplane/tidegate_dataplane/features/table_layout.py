@@ -156,5 +156,5 @@ def parse_default(feature: Lookup) -> int | float:
 
 
 def estimate_bytes(layout: TableLayout, rows: int, key_words: int) -> int:
-    """Return the most bytes on the disk that a conversion needs: the file, and 8 bytes per key meanwhile."""
-    return (rows + 1) * layout.make_dtype(key_words).itemsize + rows * (24 + 8) + (1 << 16)
+    """Return the most bytes on the disk that a conversion needs: the file, and 8 and 12 bytes per key meanwhile."""
+    return (rows + 1) * layout.make_dtype(key_words).itemsize + rows * (24 + 8 + 12) + (1 << 16)

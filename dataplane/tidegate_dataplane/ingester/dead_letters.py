@@ -21,9 +21,9 @@ from tidegate_dataplane.agent.dead_letters.letter import (
     select_sender_headers,
 )
 from tidegate_dataplane.agent.dead_letters.nats_subject import DeadLetterSubject
+from tidegate_dataplane.agent.kafka_client import import_library
+from tidegate_dataplane.agent.kafka_server import KafkaServer, stop_client
 from tidegate_dataplane.agent.nats_server import CALL_TIMEOUT_S, NatsServer, close_client
-from tidegate_dataplane.agent.nearline.kafka_client import import_library
-from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer, stop_client
 from tidegate_dataplane.contract import DeadLetterCounts, EventDeadLetters, KafkaOrder, NatsEvents
 from tidegate_dataplane.ingester.broker import EventMessage
 from tidegate_dataplane.ingester.transaction import RefusedMessage

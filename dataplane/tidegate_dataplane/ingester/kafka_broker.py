@@ -5,8 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tidegate_dataplane.agent.nearline.kafka_client import import_library, make_topic_partition
-from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer, stop_client
+from tidegate_dataplane.agent.kafka_client import import_library, make_topic_partition
+from tidegate_dataplane.agent.kafka_server import KafkaServer, stop_client
 from tidegate_dataplane.contract import KafkaOrder
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.ingester.broker import (

@@ -12,8 +12,8 @@ import structlog
 
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_named_secret
 from tidegate_dataplane.agent.files import read_first_order
+from tidegate_dataplane.agent.kafka_server import KafkaServer
 from tidegate_dataplane.agent.nats_server import NatsServer
-from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
 from tidegate_dataplane.agent.stopping import run_until, watch_stop_signals
 from tidegate_dataplane.contract import (
     DesiredState,

@@ -1,7 +1,8 @@
 """Rate a film as a user does, and measure how soon the features of the user's next request have it."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,23 @@ class LiveRating:
     """From the publication of the rating until the first answer that had it."""
     before: Tensors
     after: Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """From the publication of each of several ratings until the first answer that had it."""
+
+    seconds: Sequence[float]
+
+    def find_quantile(self, share: float) -> float:
+        """Return the seconds that this share of the ratings took at most, the nearest rank."""
+        ordered = sorted(self.seconds)
+        return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
+
+    def format_text(self) -> str:
+        """Return the median and the p99 in milliseconds."""
+        median, p99 = (f"{self.find_quantile(share) * 1000:.0f} ms" for share in (0.5, 0.99))
+        return f"median {median}, p99 {p99}, of {len(self.seconds)} ratings"
 
 
 def rate_film(

@@ -5,13 +5,16 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from tidegate_localcluster.background import run_beside
 from tidegate_localcluster.demo import helm
 from tidegate_localcluster.demo.errors import DemoError
-from tidegate_localcluster.demo.live_rating import HISTORY, rate_film
+from tidegate_localcluster.demo.live_rating import HISTORY, Delays, rate_film
 from tidegate_localcluster.demo.load import CheckedLoad, LoadReport, ScoringBatch, Tensors
 from tidegate_localcluster.demo.platforms import (
     LOCAL_MODELS_URI,
@@ -53,6 +56,8 @@ READY_TIMEOUT_S: Final = 180.0
 SWAP_TIMEOUT_S: Final = 60.0
 ROWS_UNDER_LOAD: Final = 16
 ANSWERS_PER_VERSION: Final = 500
+RATINGS: Final = 100
+"""Users that rate a film each, so that a p99 has a meaning."""
 FIRST, SECOND = "1", "2"
 
 
@@ -214,7 +219,20 @@ class Demo:
         self._steps.print_progress(
             f"the rating of film {rating.rated_item} was in an answer {rating.seconds * 1000:.0f} ms after it was sent"
         )
+        delays = self._measure_delays(gateway, stream, rows)
+        self._steps.print_progress(f"from a rating to an answer that has it: {delays.format_text()}")
         return len(moments)
+
+    def _measure_delays(self, gateway: GatewayClient, stream: RatingStream, rows: HeldOutRows) -> Delays:
+        """Rate a film as each of many users, one after the other."""
+        users, positions = np.unique(rows.user_ids[:, 0], return_index=True)
+        seconds: list[float] = []
+        for user_id, position in zip(users[:RATINGS], positions[:RATINGS], strict=True):
+            place = slice(position, position + 1)
+            keys = {"user_id": rows.user_ids[place], "item_id": rows.item_ids[place]}
+            ask_features = partial(compute_features, gateway, FEATURES, keys)
+            seconds.append(rate_film(stream, int(user_id), ask_features).seconds)
+        return Delays(seconds)
 
     def _swap_versions(
         self, site: DemoSite, endpoints: DemoEndpoints, features: Tensors, rows: HeldOutRows

@@ -51,6 +51,8 @@ MAX_REQUEST_FIELDS: Final = 64
 FEATURE_OWNER: Final = "feature"
 REQUEST_OWNER: Final = "request"
 """The owner in a reference to another feature, and in one to a field of the request."""
+DEFINITION_PARTS: Final = ("entities", "sources", "request", "features")
+"""The fields of a spec that decide what its features are."""
 
 OwnerName = Annotated[
     Identifier,

@@ -15,6 +15,7 @@ from tidegate.api.schema import ListAtomic, ListMap
 
 MAX_SOURCES: Final = 32
 MAX_FEATURES: Final = 256
+MAX_DEFINITION_CHARS: Final = 1 << 16
 
 
 class SourceWatermark(StatusModel):
@@ -64,6 +65,21 @@ class LoadedTable(StatusModel):
     loaded_at: Annotated[datetime, Field(description="When the replica fetched it.")]
 
 
+class SharedDefinition(StatusModel):
+    """What the shared features of one other FeatureCompute were made of when they could be used last."""
+
+    feature_compute: Annotated[
+        str, Field(max_length=127, description="The FeatureCompute that declares them, namespace/name.")
+    ]
+    definition: Annotated[
+        str,
+        Field(
+            max_length=MAX_DEFINITION_CHARS,
+            description="Its entities, sources, request and features, as far as they are used, in JSON.",
+        ),
+    ]
+
+
 class FeatureComputeStatus(StatusModel):
     """The compiled plan, and the state that the replicas report."""
 
@@ -93,6 +109,15 @@ class FeatureComputeStatus(StatusModel):
             max_length=MAX_SOURCES, description="Tables of the sources with refresh that replicas serve from."
         ),
         ListMap("source"),
+    ] = ()
+    shared_definitions: Annotated[
+        tuple[SharedDefinition, ...],
+        Field(
+            max_length=MAX_FEATURES,
+            description="What shared features are made of; used while their FeatureCompute does not exist, does not share any "
+            "more, or has changed such that they cannot be used. All of them have at most 262144 characters.",
+        ),
+        ListMap("featureCompute", "feature_compute"),
     ] = ()
     backfill: Annotated[
         BatchProgress | None, Field(description="Progress of the run that spec.backfill asks for.")

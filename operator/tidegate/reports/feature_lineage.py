@@ -9,8 +9,8 @@ from tidegate.api.conditions import ConditionType
 from tidegate.api.feature_compute import Feature, FeatureCompute, FeatureSource
 from tidegate.api.meta import ApiModel
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.freshness import format_lag
+from tidegate.planning.features.last_definitions import compile_features, resolve_if_usable
 from tidegate.planning.features.lineage import (
     LineageKind,
     LineageStep,
@@ -24,7 +24,7 @@ from tidegate.planning.features.operation_text import (
     summarize_declared,
     summarize_operation,
 )
-from tidegate.planning.features.shared_features import FindFeatures, resolve_if_usable, resolve_shared
+from tidegate.planning.features.shared_features import FindFeatures
 from tidegate.planning.features.table_freshness import format_loaded_table
 from tidegate.reports.feature_usage import (
     FeatureJobReport,
@@ -116,7 +116,7 @@ class FeatureExplanation(Report):
     served_plan_hash: str | None
     """status.planHash; absent before the controllers have compiled a plan, and for a manifest."""
     problem: str
-    """Why the plan does not compile; empty if it does."""
+    """Why the plan does not compile, or only with the last definition of a shared feature; empty if it does."""
     conditions: tuple[ConditionReport, ...]
     """PlanCompiled, SourcesReady and Fresh, as far as the object has them."""
     features: tuple[FeatureLineage, ...]
@@ -181,11 +181,13 @@ def explain_features(
     """
     plan: FeaturePlan | None = None
     problem = ""
-    item = resolve_if_usable(item, find)
     try:
-        plan = compile_plan(resolve_shared(item, find))
+        compiled = compile_features(item, find)
     except InvalidSpecError as error:
-        problem = str(error)
+        item, problem = resolve_if_usable(item, find), str(error)
+    else:
+        item, plan = compiled.features, compiled.plan
+        problem = "" if compiled.outdated is None else str(compiled.outdated)
     operations = index_operations(item.spec)
     lineages = tuple(_trace_feature(item, operations[feature.name], plan, usage) for feature in explained)
     names = {name for lineage in lineages for name in lineage.sources}

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from tidegate.api.feature_compute import Feature, FeatureCompute
 from tidegate.api.meta import ApiModel
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.features.last_definitions import compile_features, resolve_if_usable
 from tidegate.planning.features.lineage import LineageKind, Origin, index_readers, resolve_origins
 from tidegate.planning.features.operation_text import list_parameters, summarize_declared
-from tidegate.planning.features.shared_features import FindFeatures, resolve_if_usable, resolve_shared
+from tidegate.planning.features.shared_features import FindFeatures
 from tidegate.reports.feature_usage import (
     FeatureJobReport,
     FeatureUsage,
@@ -135,12 +135,17 @@ def report_feature_list(
     rows: list[ListedFeature] = []
     problems: list[PlanProblemReport] = []
     for declared in ordered:
-        item = resolve_if_usable(declared, find)
         outputs: dict[str, TensorSpec] = {}
+        problem: InvalidSpecError | None = None
         try:
-            outputs = {output.name: output for output in compile_plan(resolve_shared(item, find)).outputs}
+            compiled = compile_features(declared, find)
         except InvalidSpecError as error:
-            problems.append(PlanProblemReport(feature_compute=str(item.key), message=str(error)))
+            item, problem = resolve_if_usable(declared, find), error
+        else:
+            item, problem = compiled.features, compiled.outdated
+            outputs = {output.name: output for output in compiled.plan.outputs}
+        if problem is not None:
+            problems.append(PlanProblemReport(feature_compute=str(item.key), message=str(problem)))
         readers = index_readers(item.spec)
         rows += [
             _report_row(item, feature, outputs, readers.get(feature.name, ()), usage)

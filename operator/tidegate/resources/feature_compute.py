@@ -25,6 +25,8 @@ from tidegate_dataplane.contract import BatchingMode, DesiredState, FeaturePlan,
 
 _MAX_ROWS: Final = 4096
 """Largest number of rows in one request; features are vectorised, so it bounds memory rather than time."""
+MAX_PROCESSES: Final = 8
+"""Each has memory of its own for Python and its libraries; tables and events are mapped by all of them."""
 _TIER: Final = Tier.REALTIME.value
 
 
@@ -46,6 +48,7 @@ def make_features_state(
         max_batch_size=_MAX_ROWS,
         # Rows do not depend on each other, so what arrives while others are computed is computed together.
         batching=BatchingMode.FIXED,
+        instances=count_processes(features),
         max_artefact_bytes=settings.max_artefact_bytes,
         max_table_bytes=None
         if features.spec.table_storage is None
@@ -53,6 +56,11 @@ def make_features_state(
         allowed_hosts=settings.allowed_hosts,
         plan=plan,
     )
+
+
+def count_processes(features: FeatureCompute) -> int:
+    """Return how many processes compute the features of a pod: one for each whole core, since each computes on one."""
+    return min(max(int(parse_quantity(features.spec.resources.cpu)), 1), MAX_PROCESSES)
 
 
 def hash_features_source(features: FeatureCompute, plan: FeaturePlan) -> str:

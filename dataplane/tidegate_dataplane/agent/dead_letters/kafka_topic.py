@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.dead_letters.letter import LetterContent, list_forms
-from tidegate_dataplane.agent.nearline.kafka_client import import_library
-from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
+from tidegate_dataplane.agent.kafka_client import import_library
+from tidegate_dataplane.agent.kafka_server import KafkaServer
 
 MAX_LETTER_BYTES: Final = 64 << 20
 """More than any topic accepts, so that the cluster decides what is too large."""

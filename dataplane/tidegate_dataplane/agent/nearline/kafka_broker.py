@@ -12,12 +12,12 @@ from tidegate_dataplane.agent.dead_letters.letter import (
     make_reason_headers,
     select_sender_headers,
 )
+from tidegate_dataplane.agent.kafka_client import import_library
+from tidegate_dataplane.agent.kafka_server import KafkaServer, stop_client
 from tidegate_dataplane.agent.nats_server import NatsServer, close_client
 from tidegate_dataplane.agent.nearline.broker import Backlog, StreamMessage
 from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter
-from tidegate_dataplane.agent.nearline.kafka_client import import_library
 from tidegate_dataplane.agent.nearline.kafka_group import LEAVE_S, GroupMember, RecordPosition
-from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer, stop_client
 from tidegate_dataplane.agent.nearline.nats_bucket import ResultBucket
 from tidegate_dataplane.contract import KafkaOrder, StreamOrder
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import structlog
 
+from tidegate_dataplane.agent.kafka_client import import_library, make_listener, make_topic_partition
+from tidegate_dataplane.agent.kafka_server import CALL_TIMEOUT_S
 from tidegate_dataplane.agent.nearline.broker import FETCH_S, Backlog, StreamMessage
-from tidegate_dataplane.agent.nearline.kafka_client import import_library, make_listener, make_topic_partition
-from tidegate_dataplane.agent.nearline.kafka_server import CALL_TIMEOUT_S
 from tidegate_dataplane.agent.nearline.progress import PartitionProgress, decode_progress, encode_progress
 from tidegate_dataplane.agent.nearline.tasks import cancel_tasks
 

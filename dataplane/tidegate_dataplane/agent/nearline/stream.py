@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_named_secret
+from tidegate_dataplane.agent.kafka_server import KafkaServer
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.broker import Broker
 from tidegate_dataplane.agent.nearline.featured_model import FeaturedModel
 from tidegate_dataplane.agent.nearline.features import FeatureClient
 from tidegate_dataplane.agent.nearline.kafka_broker import KafkaBroker
-from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
 from tidegate_dataplane.agent.nearline.message import ResultOrigin
 from tidegate_dataplane.agent.nearline.model import TritonModel
 from tidegate_dataplane.agent.nearline.nats_broker import NatsBroker

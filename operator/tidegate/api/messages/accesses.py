@@ -59,8 +59,9 @@ MESSAGES: Final = {
     Reason.TARGET_NOT_READY: CatalogueMessage(
         "TG2009",
         MessageLevel.WARNING,
-        "A target with weight has no ready endpoint; the other targets get its share, if there are any.",
-        "Look at that Inference's own conditions.",
+        "A target with weight has no ready endpoint, and the other targets get its share, if there are any; or the features that an "
+        "Inference names do not compile.",
+        "Look at that object's own conditions.",
     ),
     Reason.SERVED_NAME_MISMATCH: CatalogueMessage(
         "TG2010",

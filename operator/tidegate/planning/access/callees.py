@@ -11,7 +11,7 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.api.shared_names import is_shared_with, resolve_shared_name
 from tidegate.planning.access.backends import takes_traffic
 from tidegate.planning.access.pipeline_plan import Callees
-from tidegate.planning.features.shared_features import resolve_if_usable
+from tidegate.planning.features.last_definitions import resolve_if_usable
 
 ResourceT = TypeVar("ResourceT", bound=CustomResource)
 

@@ -36,8 +36,9 @@ def resolve_features(
     try:
         plan = compile_plan(compute)
     except InvalidSpecError as error:
-        message = f"{_PATH}.name: FeatureCompute {features.name}: {error}"
-        return PlanRefusal(Reason.PLAN_INVALID, message)
+        # Its spec may be mended, and an object whose features it shares may come, at any time.
+        message = f"{_PATH}.name: FeatureCompute {features.name}: {error}; the run waits"
+        return PlanRefusal(Reason.TARGET_NOT_READY, message, stalled=False)
     rows = FeatureRows(
         path=_PATH,
         input_path=f"{BATCH_PATH}.input",

@@ -15,7 +15,6 @@ from tidegate.api.shared_names import format_shared_name
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.access.proxies import PROXY_REQUEUE, ProxyView, judge_endpoints
 from tidegate.planning.features.backfill import BackfillChildren, BackfillPlan, plan_backfill
-from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.freshness import (
     FRESHNESS_REQUEUE,
     SourceReadings,
@@ -23,7 +22,8 @@ from tidegate.planning.features.freshness import (
     make_fresh_condition,
     make_watermarks,
 )
-from tidegate.planning.features.shared_features import SharedFeatureError, list_shared_keys, resolve_shared
+from tidegate.planning.features.last_definitions import CompiledFeatures, compile_features
+from tidegate.planning.features.shared_features import SharedFeatureError, list_shared_keys
 from tidegate.planning.features.table_freshness import make_loaded_tables
 from tidegate.planning.inference.deployments import delete_stale, delete_stale_ingesters
 from tidegate.planning.inference.node_resources import NodeResources
@@ -95,12 +95,10 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Feat
     a plan that does not compile leaves what runs as it is.
     """
     try:
-        features = resolve_shared(observed.features, observed.origins.get)
-        plan = compile_plan(features)
-    except SharedFeatureError as error:
-        return _refuse_plan(observed, error.reason, str(error))
+        compiled = compile_features(observed.features, observed.origins.get)
     except InvalidSpecError as error:
-        return _refuse_plan(observed, Reason.PLAN_INVALID, str(error))
+        return _refuse_plan(observed, _find_reason(error), str(error))
+    features, plan = compiled.features, compiled.plan
     source = hash_features_source(features, plan)
     start = make_features_state(features, plan, settings).to_json()
     pods = [pod for pod in observed.pods if pod.is_reachable and pod.source == source]
@@ -126,7 +124,7 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Feat
     exit_verdict = judge_runners(replicas)
     verdicts = _FeatureVerdicts(sources, availability, published, exit_verdict)
     backfill = plan_backfill(features, plan, observed.backfill, settings)
-    status = _build_status(observed, plan, verdicts, readings, backfill)
+    status = _build_status(observed, compiled, verdicts, readings, backfill)
     return FeaturesPlan(
         apply=objects,
         delete=(
@@ -158,6 +156,21 @@ class _FeatureVerdicts:
     """Whether the gateways have its endpoints."""
     exited: Verdict | None
     """A pod's process that exited lately."""
+
+
+def _find_reason(error: InvalidSpecError) -> Reason:
+    return error.reason if isinstance(error, SharedFeatureError) else Reason.PLAN_INVALID
+
+
+def _judge_plan(compiled: CompiledFeatures) -> Verdict:
+    features, plan, error = compiled.features, compiled.plan, compiled.outdated
+    if error is not None:
+        message = f"{error}; until then its last usable definition counts, in plan {plan.hash[:12]}"
+        return Verdict(False, _find_reason(error), message)
+    message = f"{len(plan.outputs)} features{_describe_shared(features)}, plan {plan.hash[:12]}"
+    if features.spec.store is not None and not plan.streams:
+        message += "; spec.store is not used, because no feature reads events"
+    return Verdict(True, Reason.PLAN_COMPILED, message)
 
 
 def _refuse_plan(observed: FeaturesObserved, reason: Reason, message: str) -> FeaturesPlan:
@@ -201,21 +214,16 @@ def _judge_sources(
 
 def _build_status(
     observed: FeaturesObserved,
-    plan: FeaturePlan,
+    compiled: CompiledFeatures,
     verdicts: _FeatureVerdicts,
     readings: SourceReadings,
     backfill: BackfillPlan,
 ) -> FeatureComputeStatus:
-    features = observed.features
+    features, plan = observed.features, compiled.plan
     generation = features.metadata.generation
-    compiled = Verdict(
-        True,
-        Reason.PLAN_COMPILED,
-        f"{len(plan.outputs)} features{_describe_shared(features)}, plan {plan.hash[:12]}",
-    )
     conditions = (
         *kstatus_conditions(_judge_readiness(observed, verdicts), generation),
-        make_condition(ConditionType.PLAN_COMPILED, compiled, generation),
+        make_condition(ConditionType.PLAN_COMPILED, _judge_plan(compiled), generation),
         make_condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
         make_condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
         *((make_fresh_condition(readings, generation),) if readings.can_age else ()),
@@ -237,6 +245,7 @@ def _build_status(
         selector=format_selector(make_features_selector(features)),
         watermarks=make_watermarks(readings),
         tables=make_loaded_tables(readings.tables, readings.replicas),
+        shared_definitions=compiled.definitions,
         backfill=backfill.progress,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
@@ -287,7 +296,7 @@ def _list_foreign_changes(features: FeatureCompute, plan: FeaturePlan) -> Iterat
 
 
 def _describe_shared(features: FeatureCompute) -> str:
-    count = sum(feature.shared is not None for feature in features.spec.features)
+    count = sum(feature.shared is not None and not feature.is_hidden for feature in features.spec.features)
     return f", {count} of them of {', '.join(_list_origins(features))}" if count else ""
 
 

@@ -1,7 +1,7 @@
 """Resolve the features that a FeatureCompute uses by name from others: their definitions and sources become part of its plan."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from pydantic.alias_generators import to_snake
@@ -38,7 +38,10 @@ _SCHEMES_WITH_LOGIN: Final = frozenset({UriScheme.HTTPS, UriScheme.OCI})
 
 
 class SharedFeatureError(InvalidSpecError):
-    """Shared feature that cannot be used, and the reason for the condition."""
+    """Shared feature that cannot be used, the reason for the condition, and the FeatureCompute that declares the feature."""
+
+    origin: ObjectKey | None = None
+    """None if the error is about a feature that reads shared ones."""
 
     def __init__(self, message: str, *, path: str, reason: Reason = Reason.PLAN_INVALID) -> None:
         super().__init__(message, path=path)
@@ -60,14 +63,6 @@ def find_shared_feature(feature: Feature, namespace: str) -> tuple[ObjectKey, st
     if shared is None:
         return None
     return resolve_shared_name(shared.feature_compute, namespace), shared.feature or feature.name
-
-
-def resolve_if_usable(features: FeatureCompute, find: FindFeatures) -> FeatureCompute:
-    """Return `features` resolved; as it is if a shared feature cannot be used, and compile_plan then refuses it."""
-    try:
-        return resolve_shared(features, find)
-    except SharedFeatureError:
-        return features
 
 
 def resolve_shared(features: FeatureCompute, find: FindFeatures) -> FeatureCompute:
@@ -125,6 +120,15 @@ class _Resolution:
         self, feature: Feature, shared: SharedOperation, find: FindFeatures, path: str
     ) -> Feature:
         """Return `feature` with the operation that the other FeatureCompute declares."""
+        try:
+            return self._copy_shared(feature, shared, find, path)
+        except SharedFeatureError as error:
+            error.origin = resolve_shared_name(shared.feature_compute, self.namespace)
+            raise
+
+    def _copy_shared(
+        self, feature: Feature, shared: SharedOperation, find: FindFeatures, path: str
+    ) -> Feature:
         origin = self._find_origin(shared, find, path)
         name = shared.feature or feature.name
         title = f"FeatureCompute {shared.feature_compute}"
@@ -135,7 +139,7 @@ class _Resolution:
             message = f"{title} has no feature {name}; it has {', '.join(scope.features)}"
             raise SharedFeatureError(message, path=path)
         scope.begin_feature(f"feature {name} of {title}", path)
-        for needed in scope.list_needed(name):
+        for needed in scope.list_read(name):
             hidden_name = _hide_name(origin.key, needed.name)
             if hidden_name not in self.hidden:
                 reference = SharedOperation(feature_compute=shared.feature_compute, feature=needed.name)
@@ -254,7 +258,7 @@ class _OriginScope:
         self._origin = origin
         self._title, self._path = "", ""
         self.features = {feature.name: feature for feature in origin.spec.features}
-        self._reads = {name: _list_read_names(feature) for name, feature in self.features.items()}
+        self._reads = list_read_names(origin.spec.features)
         self._sources = {source.name: source for source in origin.spec.sources}
         self._entities = {entity.name for entity in origin.spec.entities}
         self._readable: set[str] = set()
@@ -265,16 +269,9 @@ class _OriginScope:
         self._title, self._path = title, path
         self._readable.clear()
 
-    def list_needed(self, name: str) -> Sequence[Feature]:
-        """Return the features that a feature reads, through others too, in the order of the spec: each reads those above it."""
-        needed: set[str] = set()
-        selected: list[Feature] = []
-        for feature in reversed(self.features.values()):
-            if feature.name in needed:
-                selected.append(feature)
-            if feature.name in needed or feature.name == name:
-                needed |= self._reads[feature.name]
-        return selected[::-1]
+    def list_read(self, name: str) -> Sequence[Feature]:
+        """Return the features that a feature reads, through others too, in the order of the spec."""
+        return [self.features[needed] for needed in list_needed_names(self._reads, {name}) if needed != name]
 
     def add_readable(self, feature: Feature) -> None:
         """Let features below this one read it."""
@@ -320,10 +317,27 @@ class _OriginScope:
         raise SharedFeatureError(message, path=self._path)
 
 
-def _list_read_names(feature: Feature) -> frozenset[str]:
-    """Return the features that a feature reads itself."""
-    references = (reference.partition(".") for reference in feature.field_references)
-    return frozenset(column for owner, _, column in references if owner == FEATURE_OWNER)
+def list_read_names(features: Iterable[Feature]) -> Mapping[str, frozenset[str]]:
+    """Return the names of the features that each feature reads itself, by its name and in their order."""
+    return {
+        feature.name: frozenset(
+            column
+            for owner, _, column in (reference.partition(".") for reference in feature.field_references)
+            if owner == FEATURE_OWNER
+        )
+        for feature in features
+    }
+
+
+def list_needed_names(reads: Mapping[str, Collection[str]], names: Collection[str]) -> Sequence[str]:
+    """Return `names` and what they read, through others too, in the order of `reads`: each reads those above it."""
+    needed = set(names)
+    selected: list[str] = []
+    for name in reversed(tuple(reads)):
+        if name in needed:
+            selected.append(name)
+            needed.update(reads[name])
+    return selected[::-1]
 
 
 def _hide_name(origin: ObjectKey, feature: str) -> str:

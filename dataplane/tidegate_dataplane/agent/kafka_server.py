@@ -11,7 +11,7 @@ from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.lookup import checked_addresses
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.broker_tls import CA, broker_tls
-from tidegate_dataplane.agent.nearline.kafka_client import import_library
+from tidegate_dataplane.agent.kafka_client import import_library
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.agent.stopping import is_task_cancelled
 from tidegate_dataplane.contract import KafkaOrder

@@ -1,0 +1,141 @@
+"""Keep what the shared features of a FeatureCompute were made of, so that its plan compiles while their owner's object is gone."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidegate.api.feature_compute import REQUEST_OWNER, FeatureCompute
+from tidegate.api.feature_status import MAX_DEFINITION_CHARS, MAX_FEATURES, SharedDefinition
+from tidegate.api.meta import ApiModel, ObjectKey
+from tidegate.api.shared_names import SHARED_WITH_ANNOTATION
+from tidegate.errors import InvalidSpecError
+from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.features.shared_features import (
+    FindFeatures,
+    SharedFeatureError,
+    find_shared_feature,
+    list_needed_names,
+    list_read_names,
+    resolve_shared,
+)
+from tidegate_dataplane.contract import FeaturePlan
+
+MAX_CHARS: Final = 1 << 18
+"""Characters of all definitions in one status; an object of the API has at most 1.5 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFeatures:
+    """A FeatureCompute with the definitions of its shared features, and its plan."""
+
+    features: FeatureCompute
+    plan: FeaturePlan
+    definitions: tuple[SharedDefinition, ...] = ()
+    """Of the shared features, for the status."""
+    outdated: InvalidSpecError | None = None
+    """Why some of them are the last that could be used; None if all are the present ones."""
+
+
+def compile_features(features: FeatureCompute, find: FindFeatures) -> CompiledFeatures:
+    """Resolve and compile `features`; where a shared feature cannot be used, with its last definition of the status.
+
+    All features of one FeatureCompute have the present definition, or all the last one.
+    Raises InvalidSpecError, SharedFeatureError among them, if there is no plan with either.
+    """
+    if all(item.shared is None for item in features.spec.features):
+        return CompiledFeatures(features, compile_plan(features))
+    last = _read_definitions(features)
+    used: dict[ObjectKey, FeatureCompute] = {}
+    cause: InvalidSpecError | None = None
+
+    def find_usable(key: ObjectKey) -> FeatureCompute | None:
+        return used.get(key) or find(key)
+
+    while True:
+        try:
+            resolved = resolve_shared(features, find_usable)
+            plan = compile_plan(resolved)
+        except InvalidSpecError as error:
+            cause = cause or error
+            unused = last.keys() - used.keys()
+            origin = error.origin if isinstance(error, SharedFeatureError) else None
+            # Which FeatureCompute keeps a plan from compiling is not known.
+            chosen = unused if origin is None else unused & {origin}
+            if not chosen:
+                raise cause from error
+            used.update({key: last[key] for key in chosen})
+        else:
+            return CompiledFeatures(resolved, plan, _write_definitions(features, find_usable), cause)
+
+
+def resolve_if_usable(features: FeatureCompute, find: FindFeatures) -> FeatureCompute:
+    """Return `features` resolved; as it is if a shared feature cannot be used, and compile_plan then refuses it."""
+    try:
+        return compile_features(features, find).features
+    except InvalidSpecError:
+        pass
+    try:
+        return resolve_shared(features, find)
+    except SharedFeatureError:
+        return features
+
+
+def _read_definitions(features: FeatureCompute) -> Mapping[ObjectKey, FeatureCompute]:
+    """Return the last definitions of the status as objects that share with the namespace of `features`."""
+    definitions: dict[ObjectKey, FeatureCompute] = {}
+    for item in features.status.shared_definitions:
+        try:
+            key = ObjectKey.parse(item.feature_compute)
+            definitions[key] = FeatureCompute.model_validate(
+                {
+                    "metadata": {
+                        "name": key.name,
+                        "namespace": key.namespace,
+                        "annotations": {SHARED_WITH_ANNOTATION: features.key.namespace},
+                    },
+                    "spec": json.loads(item.definition),
+                }
+            )
+        except (ValueError, RecursionError):
+            # Another release has written it.
+            continue
+    return definitions
+
+
+def _write_definitions(features: FeatureCompute, find: FindFeatures) -> tuple[SharedDefinition, ...]:
+    """Return what the shared features are made of, by the FeatureComputes that declare them, as much as a status can have."""
+    names: dict[ObjectKey, set[str]] = {}
+    for feature in features.spec.features:
+        if (target := find_shared_feature(feature, features.key.namespace)) is not None:
+            names.setdefault(target[0], set()).add(target[1])
+    definitions: list[SharedDefinition] = []
+    room = MAX_CHARS
+    for key in sorted(names)[:MAX_FEATURES]:
+        origin = find(key)
+        if origin is None:
+            continue
+        text = json.dumps(_select_definition(origin, names[key]), separators=(",", ":"), sort_keys=True)
+        if len(text) <= min(room, MAX_DEFINITION_CHARS):
+            definitions.append(SharedDefinition(feature_compute=str(key), definition=text))
+            room -= len(text)
+    return tuple(definitions)
+
+
+def _select_definition(origin: FeatureCompute, names: Collection[str]) -> Mapping[str, Any]:
+    """Return the parts of a spec that the features of these names are made of."""
+    spec = origin.spec
+    needed = list_needed_names(list_read_names(spec.features), names)
+    features = [feature for feature in spec.features if feature.name in needed]
+    references = [reference.partition(".") for feature in features for reference in feature.field_references]
+    owners = {owner for owner, _, _ in references}
+    sources = [source for source in spec.sources if source.name in owners]
+    entities = owners | {source.entity for source in sources}
+    request = {column for owner, _, column in references if owner == REQUEST_OWNER}
+    parts: Mapping[str, Sequence[ApiModel]] = {
+        "entities": [entity for entity in spec.entities if entity.name in entities],
+        "sources": sources,
+        "request": [item for item in spec.request if item.name in request],
+        "features": features,
+    }
+    return {name: [item.dump() for item in items] for name, items in parts.items()}
