@@ -175,3 +175,26 @@ def test_pods_are_read_as_the_api_server_has_them() -> None:
         ("pending", "", None, None),
         ("marked", "a", BEGIN, FIRST_COST),
     ]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_pod_with_a_compiler_that_ended_keeps_its_place(answers: bool) -> None:
+    body = {
+        "metadata": {"name": "p", "namespace": "ads", "uid": "p"},
+        "status": {
+            "startTime": "2026-01-01T00:00:00Z",
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "False",
+                    "reason": "ContainersNotReady",
+                    "lastTransitionTime": "2026-01-02T00:00:00Z",
+                }
+            ],
+            "containerStatuses": [
+                {"name": "triton", "ready": answers},
+                {"name": "compiler", "ready": False},
+            ],
+        },
+    }
+    assert [pod.ready_since for pod in read_candidates([body])] == [BEGIN if answers else None]

@@ -14,6 +14,7 @@ from builders.inference import an_inference
 from builders.pods import a_pod
 from stages.examples import examples
 from tidegate.api.inference import Inference
+from tidegate.kube.transforms import trim_pod
 from tidegate.planning.inference.replicas import select_serving_pods
 from tidegate.planning.pods import PodView, parse_pod
 
@@ -114,6 +115,59 @@ def test_a_pod_serves_without_its_compiler_of_graphs(
     }
 
     assert parse_pod(body).ready == is_serving
+
+
+def compiling_pod(name: str, started: str, **status: Any) -> dict[str, Any]:
+    """A ready pod with a compiler, as a cache keeps it; `status` lays over its status."""
+    containers = [{"name": "triton", "ready": True}, {"name": "compiler", "ready": True}]
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T12:30:00Z"}
+    return trim_pod(
+        {
+            "metadata": {"name": name, "namespace": "ads", "uid": name},
+            "status": {
+                "podIP": "10.0.0.1",
+                "startTime": started,
+                "conditions": [ready],
+                "containerStatuses": containers,
+                **status,
+            },
+        }
+    )
+
+
+def ready_condition(status: str) -> list[dict[str, Any]]:
+    reason = {} if status == "True" else {"reason": "ContainersNotReady"}
+    return [{"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T13:00:00Z", **reason}]
+
+
+@pytest.mark.parametrize("whose", ["serves", "spare"])
+def test_neither_the_end_nor_the_restart_of_a_compiler_changes_who_serves(whose: str) -> None:
+    started = {"serves": "2026-01-01T12:00:00Z", "spare": "2026-01-01T12:01:00Z"}
+
+    def serving(**changed: Any) -> set[str]:
+        bodies = [
+            compiling_pod(name, at, **(changed if name == whose else {})) for name, at in started.items()
+        ]
+        return names(model(1, 1), *map(parse_pod, bodies))
+
+    assert serving() == {"serves"}
+    ended = [{"name": "triton", "ready": True}, {"name": "compiler", "ready": False}]
+    assert serving(conditions=ready_condition("False"), containerStatuses=ended) == {"serves"}
+    assert serving(conditions=ready_condition("True")) == {"serves"}
+
+
+def test_a_pod_with_a_compiler_is_the_spare_once_its_server_has_restarted() -> None:
+    end = {"terminated": {"exitCode": 1, "finishedAt": "2026-01-01T13:00:00Z"}}
+    triton, compiler = {"name": "triton", "ready": True}, {"name": "compiler", "ready": True}
+    first = compiling_pod(
+        "a", "2026-01-01T12:00:00Z", containerStatuses=[triton | {"lastState": end}, compiler]
+    )
+    second = parse_pod(compiling_pod("b", "2026-01-01T12:01:00Z"))
+    assert names(model(1, 1), parse_pod(first), second) == {"b"}
+    first = compiling_pod(
+        "a", "2026-01-01T12:00:00Z", containerStatuses=[triton, compiler | {"lastState": end}]
+    )
+    assert names(model(1, 1), parse_pod(first), second) == {"a"}
 
 
 @settings(deadline=None, max_examples=examples(200))

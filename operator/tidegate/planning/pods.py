@@ -72,7 +72,7 @@ class PodView:
     termination_message: str = ""
     """Batches only: the termination message of a failed process."""
     ready_since: datetime | None = None
-    """Since when it has been ready without a break."""
+    """Since when it has taken traffic without a break."""
     pool: str = ""
     """The pool on whose slices it runs, from a label; empty for none."""
     addresses: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
         source=labels.get(SOURCE_LABEL, ""),
         address=None if finished else status.get("podIP"),
         ready=is_ready(body),
-        ready_since=_parse_ready_since(conditions.get("Ready", {})),
+        ready_since=find_serving_time(body),
         terminating="deletionTimestamp" in metadata or finished,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         problem=_find_problem(body),
@@ -123,29 +123,49 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
 
 def is_ready(body: Mapping[str, Any]) -> bool:
     """Return whether a pod takes traffic: it is ready, or would be if its compiler of graphs ran, which serves nothing."""
-    status = body.get("status") or {}
-    conditions = status.get("conditions") or ()
-    if any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
+    ready = _find_ready_condition(body)
+    if ready.get("status") == "True":
         return True
-    is_answering = any(
-        condition["type"] == "Ready"
-        and condition["status"] == "False"
-        and condition.get("reason") == _CONTAINERS_NOT_READY
-        for condition in conditions
-    )
-    unready = {container["name"] for container in _list_containers(status) if not container.get("ready")}
+    containers = _list_containers(body.get("status") or {})
+    unready = {container["name"] for container in containers if not container.get("ready")}
+    is_answering = ready.get("status") == "False" and ready.get("reason") == _CONTAINERS_NOT_READY
     return is_answering and unready == {COMPILER_CONTAINER}
 
 
 def find_ready_time(body: Mapping[str, Any]) -> datetime | None:
     """Return since when a pod has been ready without a break; None if it is not ready, or has no time."""
+    ready = _find_ready_condition(body)
+    return _find_transition(ready) if ready.get("status") == "True" else None
+
+
+def find_serving_time(body: Mapping[str, Any]) -> datetime | None:
+    """Return since when a pod has taken traffic without a break; None if it takes none, or has no time.
+
+    The readiness of a pod with a compiler of graphs changes with each end of the compiler. So it is the time when another
+    container last ended, or the pod's start if none did: neither an end nor a restart of the compiler changes it.
+    """
+    if not is_ready(body):
+        return None
+    status = body.get("status") or {}
+    containers = _list_containers(status)
+    if status.get("startTime") and any(container["name"] == COMPILER_CONTAINER for container in containers):
+        ends = (
+            ((container.get("lastState") or {}).get("terminated") or {}).get("finishedAt")
+            for container in containers
+            if container["name"] != COMPILER_CONTAINER
+        )
+        return max(datetime.fromisoformat(time) for time in (status["startTime"], *ends) if time)
+    return _find_transition(_find_ready_condition(body))
+
+
+def _find_ready_condition(body: Mapping[str, Any]) -> Mapping[str, Any]:
     conditions = (body.get("status") or {}).get("conditions") or ()
-    return next((_parse_ready_since(item) for item in conditions if item["type"] == "Ready"), None)
+    return next((condition for condition in conditions if condition["type"] == "Ready"), {})
 
 
-def _parse_ready_since(condition: Mapping[str, Any]) -> datetime | None:
+def _find_transition(condition: Mapping[str, Any]) -> datetime | None:
     changed_at = condition.get("lastTransitionTime")
-    return datetime.fromisoformat(changed_at) if changed_at and condition["status"] == "True" else None
+    return datetime.fromisoformat(changed_at) if changed_at else None
 
 
 def parse_pods(bodies: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:

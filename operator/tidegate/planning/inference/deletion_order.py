@@ -13,7 +13,7 @@ from typing import Any, Final
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.inference.deployments import DeploymentView
-from tidegate.planning.pods import find_ready_time, is_ready
+from tidegate.planning.pods import find_serving_time, is_ready
 from tidegate.planning.pools.pool_slices import PoolSlices
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import TEMPLATE_ANNOTATION
@@ -132,7 +132,7 @@ def _is_active(body: Mapping[str, Any]) -> bool:
 def _read_candidate(body: Mapping[str, Any]) -> EndingCandidate:
     metadata = body["metadata"]
     annotations = metadata.get("annotations") or {}
-    ready_since = (find_ready_time(body) or _NEVER_READY) if is_ready(body) else None
+    ready_since = (find_serving_time(body) or _NEVER_READY) if is_ready(body) else None
     return EndingCandidate(
         ObjectKey(metadata.get("namespace", ""), metadata["name"]),
         metadata["uid"],

@@ -45,7 +45,7 @@ def select_serving_pods(inference: Inference, pods: Iterable[PodView]) -> Sequen
 
     With warm spares, these are the pods that have been ready for longest, as many as the allocator decided.
     So a serving pod keeps serving while it stays ready; a spare replaces it as soon as it fails, and it is last in line when it
-    recovers; a pod of a new template serves once an old one is gone.
+    recovers, with a compiler of graphs when a container has restarted; a pod of a new template serves once an old one is gone.
     The result depends on the objects alone, so every process selects the same pods.
     """
     available = [pod for pod in pods if pod.ready and pod.is_reachable]
