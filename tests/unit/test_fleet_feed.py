@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from builders.model_access import a_route, model_access_body
 from tidegate.kube import kinds
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
+from tidegate.publisher.restart_deadlines import RestartDeadlines
 from tidegate.publisher.routing_inputs import RoutingInputs
 from tidegate.resources.names import (
     CALLS_ANNOTATION,
@@ -32,7 +34,8 @@ class Fed:
     """A feed and the routing behind it."""
 
     def __init__(self) -> None:
-        self.feed = RoutingInputs()
+        self.now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+        self.feed = RoutingInputs(deadlines=RestartDeadlines(lambda: self.now))
         self.routing = IncrementalTranslator()
         self.wakes = 0
         self._versions = 1
@@ -440,3 +443,53 @@ def test_a_shared_spare_answers_for_an_inference_whose_version_it_serves(fed: Fe
     assert spares() == {"own": ["10.0.0.2"], "spares": []}
     fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", ready="False", annotations=annotation))
     assert spares() == {"own": [], "spares": []}
+
+
+def pod_without_compiler(state: Mapping[str, Any], restarts: int = 0) -> Manifest:
+    """A pod of `ctr` whose compiler has ended at noon, and whose node tells nothing after that."""
+    end = {"terminated": {"exitCode": 137, "finishedAt": "2026-01-01T12:00:00Z"}}
+    compiler = {
+        "name": "compiler",
+        "ready": False,
+        "restartCount": restarts,
+        "lastState": end,
+        "state": state,
+    }
+    body = pod_body("p", INFERENCE_LABEL, "ctr")
+    ready = {
+        "type": "Ready",
+        "status": "False",
+        "reason": "ContainersNotReady",
+        "lastTransitionTime": "2026-01-01T11:59:00Z",
+    }
+    statuses = [{"name": "triton", "ready": True}, compiler]
+    return {
+        **body,
+        "status": {**body["status"], "conditions": [ready], "containerStatuses": statuses},
+    }
+
+
+@pytest.mark.parametrize(("restarts", "due_s"), [(0, 70), (1, 80), (4, 220), (5, 360), (900, 360)])
+def test_a_pod_serves_without_its_compiler_until_its_kubelet_would_have_restarted_that(
+    fed: Fed, restarts: int, due_s: int
+) -> None:
+    fed.put(kinds.INFERENCE, inference_body("ctr"))
+    fed.put(kinds.POD, pod_without_compiler({"waiting": {"reason": "CrashLoopBackOff"}}, restarts))
+    assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.1"]}
+    assert fed.feed.find_wait_s() == due_s
+    fed.now += timedelta(seconds=due_s - 1)
+    assert (fed.feed.find_wait_s(), fed.addresses()) == (1.0, {})
+    fed.now += timedelta(seconds=1)
+    assert (fed.feed.find_wait_s(), fed.addresses()) == (0.0, {"Inference ads/ctr": []})
+    assert (fed.feed.find_wait_s(), fed.addresses()) == (None, {})
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"))
+    assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.1"]}
+    assert fed.feed.find_wait_s() is None
+
+
+def test_a_compiler_that_cannot_be_started_costs_no_requests(fed: Fed) -> None:
+    fed.put(kinds.INFERENCE, inference_body("ctr"))
+    fed.put(kinds.POD, pod_without_compiler({"waiting": {"reason": "CreateContainerError"}}))
+    fed.now += timedelta(days=1)
+    assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.1"]}
+    assert fed.feed.find_wait_s() is None

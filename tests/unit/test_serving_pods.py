@@ -14,6 +14,7 @@ from builders.inference import an_inference
 from builders.pods import a_pod
 from stages.examples import examples
 from tidegate.api.inference import Inference
+from tidegate.kube.port import Manifest
 from tidegate.kube.transforms import trim_pod
 from tidegate.planning.inference.replicas import select_serving_pods
 from tidegate.planning.pods import PodView, parse_pod
@@ -117,7 +118,7 @@ def test_a_pod_serves_without_its_compiler_of_graphs(
     assert parse_pod(body).ready == is_serving
 
 
-def compiling_pod(name: str, started: str, **status: Any) -> dict[str, Any]:
+def compiling_pod(name: str, started: str, **status: Any) -> Manifest:
     """A ready pod with a compiler, as a cache keeps it; `status` lays over its status."""
     containers = [{"name": "triton", "ready": True}, {"name": "compiler", "ready": True}]
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T12:30:00Z"}

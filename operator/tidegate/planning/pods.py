@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -29,6 +29,12 @@ _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _TOLD_TO_END = 143
 _CONTAINERS_NOT_READY = "ContainersNotReady"
 """Kubernetes' reason of the condition Ready for a pod that lacks nothing else."""
+_RESTART_WAITS = _QUIET_WAITS | {"CrashLoopBackOff"}
+_FIRST_BACK_OFF = timedelta(seconds=10)
+_MAX_BACK_OFF = timedelta(minutes=5)
+"""Kubelets wait between two ends of a container for the first time, doubled with each restart up to the second one."""
+_RESTART_MARGIN = timedelta(minutes=1)
+"""What a restart may take after that, on a busy node and with clocks that differ."""
 _KILLED_FOR_MEMORY = "OOMKilled"
 _KEEPS_ENDING = 2
 """One restart may be an accident."""
@@ -73,6 +79,8 @@ class PodView:
     """Batches only: the termination message of a failed process."""
     ready_since: datetime | None = None
     """Since when it has taken traffic without a break."""
+    restart_due: datetime | None = None
+    """When its kubelet has restarted its compiler of graphs at the latest, if only that is missing: later, its node is lost."""
     pool: str = ""
     """The pool on whose slices it runs, from a label; empty for none."""
     addresses: tuple[str, ...] = ()
@@ -103,6 +111,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
         address=None if finished else status.get("podIP"),
         ready=is_ready(body),
         ready_since=find_serving_time(body),
+        restart_due=_find_restart_due(body),
         terminating="deletionTimestamp" in metadata or finished,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         problem=_find_problem(body),
@@ -156,6 +165,27 @@ def find_serving_time(body: Mapping[str, Any]) -> datetime | None:
         )
         return max(datetime.fromisoformat(time) for time in (status["startTime"], *ends) if time)
     return _find_transition(_find_ready_condition(body))
+
+
+def _find_restart_due(body: Mapping[str, Any]) -> datetime | None:
+    """Return when the kubelet has restarted the compiler of a pod that lacks nothing else; None if it tells of another wait.
+
+    The readiness of a pod on a lost node becomes Unknown, but only if it was True; nothing else in the pod changes for minutes.
+    """
+    ready = _find_ready_condition(body)
+    if ready.get("status") != "False" or not is_ready(body):
+        return None
+    containers = _list_containers(body["status"])
+    compiler = next(container for container in containers if container["name"] == COMPILER_CONTAINER)
+    state, last = compiler.get("state") or {}, compiler.get("lastState") or {}
+    ended = state.get("terminated") or last.get("terminated") or {}
+    if (state.get("waiting") or {}).get("reason", "") not in _RESTART_WAITS or not ended.get("finishedAt"):
+        return None
+    times = [ended["finishedAt"], ready.get("lastTransitionTime")]
+    # The exponent is bounded, since restarts are not.
+    doublings: int = min(compiler.get("restartCount", 0), 5)
+    back_off = min(_FIRST_BACK_OFF * (1 << doublings), _MAX_BACK_OFF)
+    return max(datetime.fromisoformat(time) for time in times if time) + back_off + _RESTART_MARGIN
 
 
 def _find_ready_condition(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from tidegate.planning.access.backends import (
     takes_traffic,
 )
 from tidegate.planning.pods import PodView, parse_pod
+from tidegate.publisher.restart_deadlines import RestartDeadlines
 from tidegate.resources.names import SPARE_LABEL, to_label_value
 from tidegate.resources.shared_spare import parse_served_models
 from tidegate.routing.credentials import KeyFetchResult, decode_secret
@@ -45,7 +46,9 @@ class _PodGroup:
 class RoutingInputs:
     """Collects the keys of changed inputs, and passes the objects to an IncrementalTranslator on request."""
 
-    def __init__(self, *, secret_namespaces: Collection[str] = ()) -> None:
+    def __init__(
+        self, *, secret_namespaces: Collection[str] = (), deadlines: RestartDeadlines | None = None
+    ) -> None:
         """Cache the Secrets with the label tidegate.io/auth in the namespaces `secret_namespaces`."""
         self.faults = ObjectFailures()
         self.secrets = {
@@ -62,6 +65,7 @@ class RoutingInputs:
         self._accesses = TypedCache(ModelAccess, ObjectStore(kinds.MODEL_ACCESS))
         self.pods = ObjectStore(kinds.POD, labels=tuple(BACKEND_LABELS.values()), transform=trim_pod)
         self._pod_views = ViewCache(self.pods, parse_pod)
+        self._deadlines = deadlines or RestartDeadlines()
         self._backends: dict[_PodGroup, BackendKey] = {}
         self._groups: dict[ObjectKey, frozenset[_PodGroup]] = {}
         self._spares: defaultdict[_PodGroup, set[ObjectKey]] = defaultdict(set)
@@ -146,11 +150,17 @@ class RoutingInputs:
         """Call `changed` whenever there is something to feed."""
         self._listeners.append(changed)
 
+    def find_wait_s(self) -> float | None:
+        """Return the seconds until there is something to feed without an event; None if there will be nothing."""
+        return self._deadlines.find_wait_s()
+
     def feed_changes(self, routing: IncrementalTranslator, awaited: Collection[str] = ()) -> None:
         """Pass everything that has changed since the last call to `routing`.
 
         An access whose new keys are still awaited, from one of the addresses in `awaited`, stays as it was.
         """
+        for key in self._deadlines.take_passed():
+            self._changed_groups |= self._groups.get(key, frozenset())
         waiting: set[ObjectKey] = set()
         for key in sorted(self._changed_accesses):
             with self.faults.isolate(f"ModelAccess {key}"):
@@ -205,11 +215,11 @@ class RoutingInputs:
 
     def _list_pods(self, group: _PodGroup) -> tuple[PodView, ...]:
         label = BACKEND_LABELS[group.kind]
-        return self._pod_views.by_label(label, group.label, namespace=group.namespace)
+        return self._deadlines.apply(self._pod_views.by_label(label, group.label, namespace=group.namespace))
 
-    def _list_spares(self, group: _PodGroup) -> list[PodView]:
+    def _list_spares(self, group: _PodGroup) -> tuple[PodView, ...]:
         views = (self._pod_views.get(key) for key in sorted(self._spares.get(group, ())))
-        return [view for view in views if view is not None]
+        return self._deadlines.apply(view for view in views if view is not None)
 
     def _access_changed(self, key: ObjectKey) -> None:
         self._changed_accesses.add(key)
@@ -237,6 +247,7 @@ class RoutingInputs:
 
     def _pod_changed(self, key: ObjectKey) -> None:
         body = self.pods.get(key)
+        self._deadlines.put_pod(key, self._pod_views.get(key))
         labels = {} if body is None else body["metadata"].get("labels") or {}
         before = self._groups.pop(key, frozenset())
         now = frozenset(

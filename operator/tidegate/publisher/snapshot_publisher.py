@@ -100,7 +100,8 @@ class SnapshotPublisher:
             known_faults = faults
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN_S if self.tls.stores else None):
+                waits = (_LOOK_AGAIN_S if self.tls.stores else None, self.inputs.find_wait_s())
+                async with asyncio.timeout(min((wait for wait in waits if wait is not None), default=None)):
                     await changed.wait()
             await asyncio.sleep(_GATHER_S)
 
