@@ -121,18 +121,25 @@ def test_a_graph_that_answers_a_request_otherwise_is_withdrawn_for_all_pods_of_t
     assert not (version.root / DIGEST / "requests").exists(), "and no requests"
 
 
-@pytest.mark.parametrize(("differing_pods", "is_kept"), [(1, False), (2, True)])
-def test_a_withdrawal_of_the_node_ends_after_a_day_unless_a_second_one_confirms_it(
-    version: CheckedVersion, tmp_path: Path, differing_pods: int, is_kept: bool
+@pytest.mark.parametrize(
+    ("pauses", "is_kept"),
+    [([0.0], False), ([0.0, MAX_PAUSE_S], False), ([0.0, WITHDRAWAL_S], True)],
+    ids=["one pod", "two pods of one trial", "a second trial"],
+)
+def test_a_withdrawal_of_the_node_ends_after_a_day_unless_a_second_trial_confirms_it(
+    version: CheckedVersion, tmp_path: Path, pauses: list[float], is_kept: bool
 ) -> None:
-    for _ in range(differing_pods):
+    began_at_s = version.now_s + MAX_PAUSE_S
+    version.now_s = began_at_s
+    for pause_s in pauses:
+        version.now_s += pause_s
         version.serve(onnx.load(version.other))
         version.keep()
-        version.now_s += MAX_PAUSE_S
         assert version.checks.check_next(version.job)
-    version.now_s += WITHDRAWAL_S - 1
+        assert version.load_shared(tmp_path / "copy").graph_sha256 == ""
+    version.now_s = max(version.now_s, began_at_s + WITHDRAWAL_S - 1)
     assert version.load_shared(tmp_path / "copy").graph_sha256 == ""
-    version.now_s += 1
+    version.now_s += 1 + (WITHDRAWAL_S if is_kept else 0)
     shared = version.load_shared(tmp_path / "copy")
     assert (shared.graph_sha256 == "") == is_kept
     assert (tmp_path / "copy").exists() != is_kept

@@ -22,7 +22,7 @@ Record = TypeVar("Record", bound=BaseModel)
 LIBRARIES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy")
 CPU_INFO = Path("/proc/cpuinfo")
 WITHDRAWAL_S: Final = 86_400.0
-"""A withdrawal ends after so long, so that the graph gets another trial, unless a second one has confirmed it."""
+"""A withdrawal ends after so long, so that the graph gets another trial, unless an earlier trial ended in one too."""
 
 
 def make_cache_key(digest: str, shared_inputs: Sequence[str] = ()) -> str:
@@ -59,10 +59,8 @@ class SharedGraphs:
         """Return a result, with its graph copied to `target` unless it was withdrawn; None if there is none or it is damaged."""
         if self._cache is None:
             return None
-        withdrawal = self._read_record(f"{key}.withdrawal", Withdrawal)
-        if withdrawal is not None and (
-            withdrawal.times > 1 or self._clock() - withdrawal.at_s < WITHDRAWAL_S
-        ):
+        withdrawal = self._read_withdrawal(key)
+        if withdrawal is not None and (withdrawal.times > 1 or not self._has_ended(withdrawal)):
             return withdrawal.result.model_copy(update={"cached": True})
         result = self._read_record(f"{key}.result", CompileResult)
         graph = self._cache.find_intact(f"{key}.graph")
@@ -75,13 +73,35 @@ class SharedGraphs:
         return result.model_copy(update={"cached": True, "compared_requests": 0})
 
     def withdraw_result(self, key: str, result: CompileResult) -> None:
-        """Let other pods of the node know that a graph answers otherwise, so that they do not compile it again."""
+        """Let other pods of the node know that a graph answers otherwise, so that they do not compile it again.
+
+        Pods that serve the same graph withdraw it within seconds: only one from a trial after the first day confirms it.
+        """
         if self._cache is None:
             return
-        earlier = self._read_record(f"{key}.withdrawal", Withdrawal)
+        earlier = self._read_withdrawal(key)
+        if earlier is not None and not self._has_ended(earlier):
+            return
         times = 1 if earlier is None else earlier.times + 1
         withdrawal = Withdrawal(result=result, at_s=self._clock(), times=times)
         add_cache_file(self._cache, f"{key}.withdrawal", withdrawal.model_dump_json().encode())
+
+    def _has_ended(self, withdrawal: Withdrawal) -> bool:
+        return abs(self._clock() - withdrawal.at_s) >= WITHDRAWAL_S
+
+    def _read_withdrawal(self, key: str) -> Withdrawal | None:
+        """Return the withdrawal of a graph; None if there is none.
+
+        Earlier releases wrote a result without a graph instead, as old as its name in the cache.
+        """
+        withdrawal = self._read_record(f"{key}.withdrawal", Withdrawal)
+        if withdrawal is not None or self._cache is None:
+            return withdrawal
+        result = self._read_record(f"{key}.result", CompileResult)
+        if result is None or result.graph_sha256:
+            return None
+        written_at_s = self._cache.find_time_added(f"{key}.result")
+        return Withdrawal(result=result, at_s=written_at_s) if written_at_s is not None else None
 
     def _read_record(self, name: str, kind: type[Record]) -> Record | None:
         """Return a record of the cache; None if there is none or it is damaged."""

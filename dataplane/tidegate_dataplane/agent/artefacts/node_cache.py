@@ -47,6 +47,12 @@ class NodeCache:
             return blob
         return None
 
+    def find_time_added(self, key: str) -> float | None:
+        """Return when the file of the cache key `key` was added, in seconds since 1970; None if there is none."""
+        with contextlib.suppress(OSError):
+            return (self.root / "names" / key).stat().st_mtime
+        return None
+
     def find_intact(self, key: str) -> Path | None:
         """Return the blob of the cache key `key` if its content matches its digest; remove it otherwise."""
         blob = self.find_blob(key)
