@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from tidegate.planning.inference.compiled_graph import (
 from tidegate.planning.inference.observed import InferenceObserved
 from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.plan import ReconcilePlan
+from tidegate.planning.pods import PodProblem
 from tidegate.resources.inference import build_inference_objects, hash_source, make_desired_state
 from tidegate.resources.serving import find_deployment, find_template_hash
 from tidegate.resources.settings import ServingSettings
@@ -53,12 +55,15 @@ PASSES = (
 )
 
 NO_CONDITION = ("", "", "")
+NO_PROBLEMS: Mapping[int, PodProblem] = {}
 
 
-def plan(inference: Inference, *reports: AgentReport) -> ReconcilePlan:
+def plan(
+    inference: Inference, *reports: AgentReport, problems: Mapping[int, PodProblem] = NO_PROBLEMS
+) -> ReconcilePlan:
     template = find_template_hash(build_inference_objects(inference, SETTINGS, ""))
     pods = [
-        a_pod(f"p{number}", source=hash_source(inference), template=template)
+        a_pod(f"p{number}", source=hash_source(inference), template=template, trouble=problems.get(number))
         for number in range(len(reports))
     ]
     observed = InferenceObserved(
@@ -292,6 +297,23 @@ def test_a_failure_says_which_version_serves_as_published_and_what_to_do() -> No
     )
     assert "CompileFailed" in [event.reason for event in planned.events]
     assert planned.requeue_after == MIN_COMPARISON_REQUEUE, "the other replica's graph may be withdrawn"
+
+
+def test_a_compiler_that_keeps_ending_in_a_pod_that_serves_is_named() -> None:
+    problem = PodProblem(Reason.POD_FAILING, "container compiler keeps ending (Error, exit code 1)")
+    inference = an_inference(compile={}, replicas=2)
+
+    planned = plan(inference, compiled(), a_report(1), problems={1: problem})
+
+    assert condition(planned) == (
+        "False",
+        "CompileFailed",
+        "pod p1: container compiler keeps ending (Error, exit code 1); the pod serves with the graph that it has, and no other "
+        "is compiled there",
+    )
+    assert "CompileFailed" in [event.reason for event in planned.events]
+    conditions: Any = planned.status["conditions"]
+    assert next(item["reason"] for item in conditions if item["type"] == "Ready") == "AllReplicasReady"
 
 
 def test_before_a_version_serves_it_says_so() -> None:

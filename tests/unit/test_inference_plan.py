@@ -341,6 +341,13 @@ def test_pod_view_reads_what_keeps_a_container_from_running() -> None:
             "container triton was killed at its memory limit of 512Mi; raise spec.resources.memory, or send "
             "smaller requests",
         )
+    compiler = {"containers": [{"name": "compiler", "resources": {"limits": {"memory": "1Gi"}}}]}
+    assert parse_pod(
+        {**a_pod_body(status={"containerStatuses": [{**killed, "name": "compiler"}]}), "spec": compiler}
+    ).problem == PodProblem(
+        Reason.OUT_OF_MEMORY,
+        "container compiler was killed at its memory limit of 1Gi; raise spec.compile.memory",
+    )
     back = {**killed, "state": {"running": {}}, "ready": True}
     assert parse_pod(a_pod_body(status={"containerStatuses": [back]})).problem is None
     crashed = {**ended, "lastState": {"terminated": {"reason": "Error", "exitCode": 1}}}

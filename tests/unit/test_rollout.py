@@ -338,3 +338,16 @@ def test_drained_node_is_told_that_the_budget_waits_for_the_successor() -> None:
     assert ready(plan)[1] == "Unschedulable"
     assert "1 of 2 replicas are ready" in ready(plan)[2]
     assert "evictions of the others are refused" in ready(plan)[2]
+
+
+def test_a_rollback_names_the_compiler_that_its_pods_served_without() -> None:
+    cluster = a_ready_cluster(compile={})
+    cluster.change(replicas=1, resources={"cpu": "3"})
+    cluster.reconcile()
+    problem = PodProblem(Reason.POD_FAILING, "container compiler keeps ending (Error, exit code 1)")
+    cluster.kubernetes_says(**{**OVERDUE, "replicas": 2, "ready": 1})  # type: ignore[arg-type]
+
+    plan = cluster.reconcile(cluster.pod("p0", trouble=problem))
+
+    assert ready(plan)[1] == "RolledBack"
+    assert "(PodFailing: pod p0: container compiler keeps ending (Error, exit code 1))" in ready(plan)[2]

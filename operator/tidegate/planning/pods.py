@@ -36,6 +36,10 @@ _MAX_BACK_OFF = timedelta(minutes=5)
 _RESTART_MARGIN = timedelta(minutes=1)
 """What a restart may take after that, on a busy node and with clocks that differ."""
 _KILLED_FOR_MEMORY = "OOMKilled"
+_MEMORY_REMEDIES = {
+    SERVER_CONTAINER: "raise spec.resources.memory, or send smaller requests",
+    COMPILER_CONTAINER: "raise spec.compile.memory",
+}
 _KEEPS_ENDING = 2
 """One restart may be an accident."""
 
@@ -94,6 +98,11 @@ class PodView:
     def is_reachable(self) -> bool:
         """Return whether its agent can be called: it has an address and is not terminating."""
         return self.address is not None and not self.terminating
+
+    @property
+    def compiler_problem(self) -> PodProblem | None:
+        """Return why its compiler of graphs does not run: the one container that a pod which takes traffic may lack."""
+        return self.problem if self.ready and not self.terminating else None
 
 
 def parse_pod(body: Mapping[str, Any]) -> PodView:
@@ -251,10 +260,9 @@ def _report_restarts(name: str, ended: Mapping[str, Any]) -> PodProblem:
 
 def _report_oom(name: str, limit: str) -> PodProblem:
     """Report it at the first kill: what needed the memory once will need it again."""
-    way_out = "; raise spec.resources.memory, or send smaller requests" if name == SERVER_CONTAINER else ""
-    return PodProblem(
-        Reason.OUT_OF_MEMORY, f"container {name} was killed at its memory limit of {limit}{way_out}"
-    )
+    message = f"container {name} was killed at its memory limit of {limit}"
+    way_out = _MEMORY_REMEDIES.get(name, "")
+    return PodProblem(Reason.OUT_OF_MEMORY, f"{message}; {way_out}" if way_out else message)
 
 
 def _find_termination_message(status: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.reported_problems import find_observed_condition
-from tidegate.planning.inference.serving_status import Verdict
+from tidegate.planning.inference.serving_status import Verdict, judge_compilers
 from tidegate.planning.inference.swap_failures import ObservedReplica
 from tidegate_dataplane.contract import CompilePhase, CompileReport, EngineReport
 
@@ -160,6 +160,13 @@ def judge_graphs(
             False,
             Reason.COMPILE_FAILED,
             f"version {version} serves as published {share}: {failed.message}",
+        )
+    problem = judge_compilers(replica.pod for replica in replicas)
+    if problem is not None:
+        return Verdict(
+            False,
+            Reason.COMPILE_FAILED,
+            f"{problem.message}; the pod serves with the graph that it has, and no other is compiled there",
         )
     ended = phases[CompilePhase.COMPILED] + phases[CompilePhase.UNCHANGED]
     if not any(replica.report is not None and replica.report.serving is not None for replica in replicas):

@@ -21,7 +21,7 @@ from tidegate.planning.inference.rollout import (
     keep_template,
     plan_rollout,
 )
-from tidegate.planning.inference.serving_status import Verdict, judge_pods, suggest_remedy
+from tidegate.planning.inference.serving_status import Verdict, judge_compilers, judge_pods, suggest_remedy
 from tidegate.planning.inference.version_swap import SwapPlan
 from tidegate.planning.plan import ObjectDeletion
 from tidegate.planning.pods import PodView
@@ -231,7 +231,12 @@ def _plan_rollout(
         message = f"version {failure.version}: {failure.message}"
         problem = Verdict(False, Reason(failure.reason.value), message)
     else:
-        problem = _judge_deployment(observed, deployment, get_template_hash(desired))
+        template = get_template_hash(desired)
+        current = [pod for pod in deployment.pods if pod.template == template]
+        problem = _judge_deployment(observed, deployment, template)
+        if problem.holds:
+            # The replicas serve without their compilers, which the Deployment waits for.
+            problem = judge_compilers(current) or problem
     attempt = RolloutAttempt(hash_attempt(inference), inference.metadata.generation, problem)
     return plan_rollout(deployment.live, desired, attempt)
 

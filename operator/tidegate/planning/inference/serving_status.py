@@ -1,6 +1,6 @@
 """Build the status that all serving kinds share: how many replicas are ready, and what keeps the others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -100,6 +100,15 @@ def judge_pods(
     reason = Reason.ROLLING_OUT if len(current) < len(alive) else Reason.WAITING_FOR_REPLICAS
     label = ",".join(f"{name}={value}" for name, value in selector.items())
     return Verdict(False, reason, f"{ready} of {required} replicas are ready; see pods with label {label}")
+
+
+def judge_compilers(pods: Iterable[PodView]) -> Verdict | None:
+    """Return what keeps the compiler of graphs from running in the first pod that serves without it; None if there is none."""
+    for pod in pods:
+        if pod.compiler_problem is not None:
+            problem = pod.compiler_problem
+            return Verdict(False, problem.reason, f"pod {pod.key.name}: {problem.message}")
+    return None
 
 
 def _judge_unschedulable(pod: PodView, freest_nodes: Sequence[NodeResources], remedy: str) -> Verdict:
