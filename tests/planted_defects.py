@@ -152,9 +152,19 @@ DEFECTS: Final = (
         name="serve-silent-endpoint",
         suffered="Requests go to pods on a node that the cluster has lost: their readiness is Unknown.",
         file="operator/tidegate/planning/pods.py",
-        text='condition["type"] == "Ready" and condition["status"] == "True"',
-        by='condition["type"] == "Ready" and condition["status"] != "False"',
+        text='if ready.get("status") == "True":',
+        by='if ready.get("status", "False") != "False":',
         seen_by=("tests/unit/test_fleet_feed.py::test_a_pod_that_cannot_answer_is_no_endpoint",),
+    ),
+    Defect(
+        name="keep-lost-pod-without-compiler",
+        suffered="A pod whose compiler had ended keeps its requests for minutes after its node was lost.",
+        file="operator/tidegate/publisher/restart_deadlines.py",
+        text="replace(pod, ready=False) if pod.restart_due is not None and pod.restart_due <= now else pod",
+        by="pod",
+        seen_by=(
+            "tests/unit/test_fleet_feed.py::test_a_pod_serves_without_its_compiler_until_its_kubelet_would_have_restarted_that",
+        ),
     ),
     Defect(
         name="forget-expiry",
