@@ -337,3 +337,21 @@ def test_a_report_about_another_version_does_not_count() -> None:
     planned = plan(an_inference(compile={}), compile_report(CompilePhase.COMPILED, version=7))
 
     assert (condition(planned) or NO_CONDITION)[1] == "Compiling"
+
+
+@pytest.mark.parametrize(
+    ("changes", "policy"),
+    [
+        ({}, "AlwaysAllow"),
+        ({"compile": {"passes": "Disabled"}}, "AlwaysAllow"),
+        ({"compile": {}}, "IfHealthyBudget"),
+    ],
+)
+def test_pods_that_serve_without_their_compiler_are_evicted_within_the_budget(
+    changes: dict[str, Any], policy: str
+) -> None:
+    inference = an_inference(replicas=2, **changes)
+    applied: Any = plan_inference(InferenceObserved(inference, NOW, epoch=1), SETTINGS).apply
+
+    budget = next(one["spec"] for one in applied if one["kind"] == "PodDisruptionBudget")
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, policy)

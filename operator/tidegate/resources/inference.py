@@ -161,6 +161,7 @@ def make_inference_workload(inference: Inference, start: str, pods: PoolPods = P
         progress_deadline_s=parse_duration(inference.spec.rollout.progress_deadline) // timedelta(seconds=1),
         deployment=make_pool_deployment_name(name, pool) if pool else "",
         pod_selector={**selector, POOL_LABEL: pool} if pool else {},
+        has_compiler=bool(_find_compiler_memory(inference, pods.slices)),
     )
 
 

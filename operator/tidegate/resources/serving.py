@@ -44,6 +44,8 @@ class ServingWorkload:
     """The Deployment's name if it is not `name`: the object has one for each of several pools."""
     pod_selector: Mapping[str, str] = field(default_factory=dict[str, str])
     """The labels that select the pods of this Deployment alone; empty for `selector`."""
+    has_compiler: bool = False
+    """Whether its pods have a compiler of graphs, without which they serve although Kubernetes counts them as unhealthy."""
 
     @property
     def config_map(self) -> str:
@@ -160,6 +162,7 @@ def _build_disruption_budget(workload: ServingWorkload) -> Manifest:
     spec = {
         "maxUnavailable": 1,
         "selector": {"matchLabels": dict(workload.selector)},
-        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        # Pods that do not serve stop no drain. Those without their compiler serve, and Kubernetes cannot tell them apart.
+        "unhealthyPodEvictionPolicy": "IfHealthyBudget" if workload.has_compiler else "AlwaysAllow",
     }
     return build_owned_object(workload, "policy/v1", "PodDisruptionBudget", workload.name, {"spec": spec})
