@@ -38,7 +38,7 @@ class RestartDeadlines:
         """Return the seconds until the next deadline; None if there is none."""
         return max((min(self._due.values()) - self._clock()).total_seconds(), 0.0) if self._due else None
 
-    def apply(self, pods: Iterable[PodView]) -> tuple[PodView, ...]:
+    def apply_deadlines(self, pods: Iterable[PodView]) -> tuple[PodView, ...]:
         """Return the pods, those whose deadline has passed as not ready."""
         now = self._clock()
         return tuple(

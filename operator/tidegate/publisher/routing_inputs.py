@@ -215,11 +215,13 @@ class RoutingInputs:
 
     def _list_pods(self, group: _PodGroup) -> tuple[PodView, ...]:
         label = BACKEND_LABELS[group.kind]
-        return self._deadlines.apply(self._pod_views.by_label(label, group.label, namespace=group.namespace))
+        return self._deadlines.apply_deadlines(
+            self._pod_views.by_label(label, group.label, namespace=group.namespace)
+        )
 
     def _list_spares(self, group: _PodGroup) -> tuple[PodView, ...]:
         views = (self._pod_views.get(key) for key in sorted(self._spares.get(group, ())))
-        return self._deadlines.apply(view for view in views if view is not None)
+        return self._deadlines.apply_deadlines(view for view in views if view is not None)
 
     def _access_changed(self, key: ObjectKey) -> None:
         self._changed_accesses.add(key)
