@@ -147,7 +147,7 @@ def _detect_silence(after_s: int, interval_s: int) -> dict[str, object]:
 
 
 def _limit_silence(seconds: int) -> dict[str, object]:
-    """Return the options by which a connection ends whose host does not acknowledge what was sent for so long.
+    """Return the options by which a connection ends whose host does not acknowledge sent data for this time.
 
     There are no probes while something is not acknowledged, and the kernel would send that again for a quarter of an hour.
     """
