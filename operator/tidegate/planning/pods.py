@@ -177,7 +177,7 @@ def find_serving_time(body: Mapping[str, Any]) -> datetime | None:
 
 
 def _find_restart_due(body: Mapping[str, Any]) -> datetime | None:
-    """Return when the kubelet has restarted the compiler of a pod that lacks nothing else; None if it tells of another wait.
+    """Return when the kubelet has restarted the compiler of a pod that lacks nothing else; None while it waits for something else.
 
     The readiness of a pod on a lost node becomes Unknown, but only if it was True; nothing else in the pod changes for minutes.
     """
