@@ -155,3 +155,40 @@ async def test_a_spare_answers_alone_while_no_pod_is_ready_and_before_the_fallba
 
     await eventually(spare_answers, "the spare answers")
     assert small.inferences == 0
+
+
+async def test_pods_whose_checks_all_fail_still_get_requests_and_never_while_another_is_healthy(
+    gateway: Gateway,
+) -> None:
+    a, b, spare, small = [await gateway.upstream(name) for name in ("a", "b", "spare", "small")]
+    ctr = with_spare(backend_of("ctr", a, b), [spare], 2)
+    client = await gateway.start(a_model_access(), ctr)
+    await wait_for_healthy(gateway, 3)
+    for pod in (a, b, spare):
+        pod.ready.clear()
+    await wait_for_healthy(gateway, 0)
+    # Too slow for the checks, as pods without processor time are.
+    assert (await ask(client, 30)).total() == 30
+
+    # As soon as one passes, it is used alone: the spare for lost pods, a pod without a spare.
+    for healthy in (spare, b):
+        healthy.ready.set()
+        await wait_for_healthy(gateway, 1)
+        await _answers_alone(client, healthy.label)
+        healthy.ready.clear()
+        await wait_for_healthy(gateway, 0)
+
+    # So is the fallback.
+    access = a_model_access(routes=[a_route(fallback={"inference": "small"})])
+    await gateway.control_plane.push(access, ctr, backend_of("small", small))
+    await _answers_alone(client, "small")
+
+
+async def _answers_alone(client: Client, label: str) -> None:
+    """Workers learn later of a check than the main thread, whose gauge it is."""
+
+    async def answers_alone() -> bool:
+        return await ask(client, 10) == Counter({label: 10})
+
+    await eventually(answers_alone, f"{label} answers")
+    assert await ask(client, 40) == Counter({label: 40})

@@ -166,6 +166,15 @@ def test_what_was_sent_to_a_node_that_is_gone_ends_after_the_checks_have_left_it
     assert plain["upstream_connection_options"]["tcp_keepalive"]["keepalive_time"] == 10
 
 
+def test_pods_that_fail_all_checks_get_requests_while_no_other_is_healthy() -> None:
+    def read_threshold(pool: EndpointPool) -> float:
+        data = clusters.encode_cluster("c", pool, InferenceProtocol.GRPC)
+        return protos.decode(clusters.TYPE, data).common_lb_config.healthy_panic_threshold.value
+
+    assert read_threshold(a_pool(*OWN)) == 1
+    assert read_threshold(EndpointPool(KEY, OWN)) == 0
+
+
 @pytest.mark.parametrize("protocol", InferenceProtocol)
 def test_a_passed_check_does_not_end_the_ejection_of_a_pod_that_fails_requests(
     protocol: InferenceProtocol,

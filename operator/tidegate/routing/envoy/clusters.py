@@ -36,6 +36,10 @@ _EJECTION_CHECK_S: Final = 0.5
 _CHECK_INTERVAL_S: Final = 0.5
 _CHECK_TIMEOUT_S: Final = 1.0
 _FAILED_CHECKS: Final = 2
+# Checks of pods that are only slow may fail on all of them at once; below this part of healthy pods, all get requests.
+# Envoy applies it only while the pods of all priorities together serve less than 100 %. It compares one priority at a time, so
+# one healthy pod of up to 100 is enough for the others to be left out. Without checks, the endpoints are the ready pods.
+_CHECKED_PANIC_PERCENT: Final = 1.0
 # What was sent to it fails a little later, so that retries find it left out: health checks end no request in flight.
 _SILENCE_S: Final = 4
 _IPPROTO_TCP: Final = 6
@@ -79,8 +83,9 @@ def _encode_settings(
             "eds_cluster_config": {"eds_config": protos.ADS_CONFIG},
             "connect_timeout": protos.seconds(CONNECT_TIMEOUT_S),
             "lb_policy": "LEAST_REQUEST",
-            # Endpoints are the ready pods; panic routing to the others would not help.
-            "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
+            "common_lb_config": {
+                "healthy_panic_threshold": {"value": _CHECKED_PANIC_PERCENT if health_path else 0.0}
+            },
             # A pod that leaves EDS finishes its requests in flight and gets no new ones, whatever a health check found last.
             "ignore_health_on_host_removal": True,
             "circuit_breakers": {"thresholds": [_circuit_breaker_thresholds(retry_budget_percent, limits)]},
