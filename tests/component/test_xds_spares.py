@@ -144,7 +144,7 @@ async def test_a_spare_answers_alone_while_no_pod_is_ready_and_before_the_fallba
         backend_of("small", small),
     )
     await gateway.control_plane.push(*parts)
-    assert await ask(client, 20) == Counter({"own": 20})
+    await _answers_alone(client, "own")
     await own.stop()
 
     async def spare_answers() -> bool:
@@ -155,6 +155,20 @@ async def test_a_spare_answers_alone_while_no_pod_is_ready_and_before_the_fallba
 
     await eventually(spare_answers, "the spare answers")
     assert small.inferences == 0
+
+
+async def test_without_own_pods_a_spare_gets_what_one_replica_serves_and_the_fallback_the_rest(
+    gateway: Gateway,
+) -> None:
+    spare, small = await gateway.upstream("spare"), await gateway.upstream("small")
+    access = a_model_access(routes=[a_route(fallback={"inference": "small"})])
+    client = await gateway.start(
+        access, with_spare(backend_of("ctr"), [spare], 4), backend_of("small", small)
+    )
+    # A quarter, drawn at random: 100 of 400, with a deviation of 8.7.
+    assert 60 <= (await ask(client, 400))["spare"] <= 140
+    spare.ready.clear()
+    await _answers_alone(client, "small")
 
 
 async def test_pods_whose_checks_all_fail_still_get_requests_and_never_while_another_is_healthy(

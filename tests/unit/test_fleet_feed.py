@@ -437,6 +437,6 @@ def test_a_shared_spare_answers_for_an_inference_whose_version_it_serves(fed: Fe
     # Without a replica nothing is known to serve, and the spare is all that there is.
     fed.put(kinds.INFERENCE, serving(None))
     fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"), "DELETED")
-    assert spares() == {"own": ["10.0.0.2"], "spares": []}
+    assert spares() == {"own": [], "spares": ["10.0.0.2"]}
     fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", ready="False", annotations=annotation))
     assert spares() == {"own": [], "spares": []}

@@ -130,8 +130,33 @@ def test_fallback_comes_after_the_spares_and_without_own_pods_they_are_the_first
     behind = read_assignment(a_pool(*OWN, fallback=(SMALL,)))
     assert addresses_by_priority(behind) == {0: ["10.0.0.1", "10.0.0.2"], 1: ["10.0.0.9"], 2: ["10.0.0.5"]}
     alone = a_pool()
-    assert (alone.endpoints, alone.spares) == ((SPARE,), None)
+    assert (alone.endpoints, alone.answering) == ((), (SPARE,))
     assert addresses_by_priority(read_assignment(alone)) == {0: ["10.0.0.9"]}
+    assert "policy" not in read_assignment(alone)
+
+
+@pytest.mark.parametrize(
+    ("decided", "spare", "fallback"), [(4, 200, [300, 300]), (2.5, 200, [150, 150]), (101, 200, [10_000] * 2)]
+)
+def test_without_own_pods_the_fallback_gets_what_is_more_than_the_spare_replaces(
+    decided: float, spare: int, fallback: list[int]
+) -> None:
+    assignment = read_assignment(a_pool(decided=decided, fallback=(SMALL, Endpoint("10.0.0.6"))))
+    [joined] = assignment["endpoints"]
+    weights = [pod["load_balancing_weight"] for pod in joined["lb_endpoints"]]
+    assert weights == [spare, *fallback]
+
+
+def test_a_fallback_with_weights_divides_its_rest_by_them() -> None:
+    small = (replace(SMALL, weight=100), Endpoint("10.0.0.6", weight=300))
+    [joined] = read_assignment(a_pool(decided=3, fallback=small))["endpoints"]
+    assert [pod["load_balancing_weight"] for pod in joined["lb_endpoints"]] == [200, 100, 300]
+
+
+def test_spares_that_replace_every_pod_come_before_the_fallback() -> None:
+    assignment = read_assignment(a_pool(decided=1, fallback=(SMALL,)))
+    assert addresses_by_priority(assignment) == {0: ["10.0.0.9"], 1: ["10.0.0.5"]}
+    assert assignment["policy"]["overprovisioning_factor"] == 100
 
 
 def test_every_pod_is_asked_for_its_model_on_the_port_of_rest() -> None:

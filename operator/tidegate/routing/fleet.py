@@ -103,14 +103,15 @@ class Backend:
         """Each endpoint once, sorted: equal pods give equal bytes."""
         return tuple(sorted(set(self.endpoints)))
 
+    @property
+    def answering(self) -> tuple[Endpoint, ...]:
+        """Its own pods, or the spares while it has none: each once, sorted."""
+        own = self.distinct_endpoints
+        return own if own or self.spares is None else self.spares.pods
+
     def with_spares(self, pods: Collection[Endpoint], needed: float) -> Backend:
-        """Return the backend with shared pods beside its own, or in the place of them while none can answer."""
-        if not pods:
-            return self
-        shared = tuple(sorted(set(pods)))
-        if not self.endpoints:
-            return replace(self, endpoints=shared)
-        return replace(self, spares=SparePods(shared, needed))
+        """Return the backend with shared pods beside its own."""
+        return replace(self, spares=SparePods(tuple(sorted(set(pods))), needed)) if pods else self
 
 
 @dataclass(frozen=True, slots=True)

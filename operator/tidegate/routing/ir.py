@@ -232,6 +232,11 @@ class EndpointPool:
     spares: SparePods | None = None
     health_path: str = ""
 
+    @property
+    def answering(self) -> tuple[Endpoint, ...]:
+        """Its endpoints, or the spares while it has none."""
+        return self.endpoints if self.endpoints or self.spares is None else self.spares.pods
+
 
 @dataclass(frozen=True, slots=True)
 class RoutingIR:
