@@ -157,6 +157,25 @@ async def test_a_spare_answers_alone_while_no_pod_is_ready_and_before_the_fallba
     assert small.inferences == 0
 
 
+async def test_an_unhealthy_spare_leaves_its_share_to_healthy_pods_and_not_to_the_fallback(
+    gateway: Gateway,
+) -> None:
+    own, spare, small = [await gateway.upstream(name) for name in ("own", "spare", "small")]
+    access = a_model_access(routes=[a_route(fallback={"inference": "small"})])
+    client = await gateway.start(
+        access, with_spare(backend_of("ctr", own), [spare], 2), backend_of("small", small)
+    )
+    # A half, drawn at random: 100 of 200, with a deviation of 7.1.
+    answers = await ask(client, 200)
+    assert answers["own"] + answers["spare"] == 200
+    assert 60 <= answers["spare"] <= 140
+    spare.ready.clear()
+    await _answers_alone(client, "own")
+    # Only without any of them it answers.
+    own.ready.clear()
+    await _answers_alone(client, "small")
+
+
 async def test_without_own_pods_a_spare_gets_what_one_replica_serves_and_the_fallback_the_rest(
     gateway: Gateway,
 ) -> None:

@@ -135,6 +135,16 @@ def test_fallback_comes_after_the_spares_and_without_own_pods_they_are_the_first
     assert "policy" not in read_assignment(alone)
 
 
+@pytest.mark.parametrize(("decided", "weights"), [(3, [100, 100, 100]), (2.5, [100, 100, 50])])
+def test_with_a_fallback_behind_spares_of_missing_pods_are_equals_of_the_own_ones(
+    decided: float, weights: list[int]
+) -> None:
+    assignment = read_assignment(a_pool(*OWN, decided=decided, fallback=(SMALL,)))
+    assert addresses_by_priority(assignment) == {0: ["10.0.0.1", "10.0.0.2", "10.0.0.9"], 1: ["10.0.0.5"]}
+    assert [pod["load_balancing_weight"] for pod in assignment["endpoints"][0]["lb_endpoints"]] == weights
+    assert assignment["policy"]["overprovisioning_factor"] == 100_000
+
+
 @pytest.mark.parametrize(
     ("decided", "spare", "fallback"), [(4, 200, [300, 300]), (2.5, 200, [150, 150]), (101, 200, [10_000] * 2)]
 )

@@ -219,7 +219,8 @@ class EndpointPool:
 
     `retry_budget_percent` is the largest of all routes to it, since Envoy keeps the budget with the cluster.
     It is None if no route to it retries.
-    `fallback` are the pods that answer while all of `endpoints` are ejected.
+    `fallback` are the pods that answer while all of `endpoints` are ejected; of an Inference with spares and without endpoints,
+    they answer what is more than the pods that these replace.
     `spares` get the requests of endpoints that do not answer; gateways find those by active health checks of `health_path`.
     """
 

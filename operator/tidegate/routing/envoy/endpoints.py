@@ -75,7 +75,8 @@ def _group_pods(pool: EndpointPool) -> tuple[Sequence[Sequence[Endpoint]], int]:
         if fallback and replaced < spares.needed:
             return [_join_fallback(spares, replaced, fallback)], _ANY_POD
         return [spares.pods, fallback], _NO_MORE
-    if replaced > len(own):
+    # With a priority of their own, unhealthy spares would leave their share to the fallback, although own pods are healthy.
+    if replaced > len(own) or (replaced and fallback):
         return [_join_spares(own, spares), fallback], _ANY_POD
     return [own, spares.pods, fallback], int(_NO_MORE * len(own) / (len(own) + replaced))
 
