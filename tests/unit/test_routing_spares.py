@@ -126,6 +126,30 @@ def test_a_spare_serves_only_the_model_that_the_own_pods_serve(
     assert ("10.0.0.9" in [pod.address for pod in used]) is is_used
 
 
+@pytest.mark.parametrize(
+    ("mode", "had_spares", "checked"),
+    [
+        ("Shared", False, True),
+        (None, False, False),
+        (None, True, True),
+        ("Priced", True, False),
+        ("Strict", False, False),
+    ],
+)
+def test_pods_are_checked_before_the_first_spare_serves_and_after_the_last(
+    mode: str | None, had_spares: bool, checked: bool
+) -> None:
+    inference = an_inference(
+        "ctr",
+        placement={"pool": "cpu-a"},
+        scaling={"minReplicas": 1, "maxReplicas": 4, **({"nodeLoss": mode} if mode else {})},
+    )
+    backend = build_inference_backend(inference, [], had_spares=had_spares)
+    pool = add_spares(EndpointPool(KEY, ()), backend)
+    assert bool(pool.health_path) is checked
+    assert pool.spares is None
+
+
 def test_fallback_comes_after_the_spares_and_without_own_pods_they_are_the_first() -> None:
     behind = read_assignment(a_pool(*OWN, fallback=(SMALL,)))
     assert addresses_by_priority(behind) == {0: ["10.0.0.1", "10.0.0.2"], 1: ["10.0.0.9"], 2: ["10.0.0.5"]}

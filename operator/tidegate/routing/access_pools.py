@@ -108,8 +108,11 @@ def _build_pool(
 
 
 def add_spares(pool: EndpointPool, backend: Backend) -> EndpointPool:
-    """Return a pool of an Inference with its shared spares, if it has some."""
-    if backend.spares is None:
+    """Return a pool of an Inference with its shared spares and the checks of its pods, if it is to have some.
+
+    Checks do not depend on the spares that it has now: a gateway replaces a changed cluster with its connections and ejections.
+    """
+    if not backend.checked:
         return pool
     return replace(pool, spares=backend.spares, health_path=f"/v2/models/{backend.model_name}/ready")
 

@@ -88,6 +88,8 @@ class Backend:
     value: str = "1"
     """The value of one answered request: spec.value.perRequest of an Inference."""
     spares: SparePods | None = None
+    checked: bool = False
+    """Whether gateways ask its pods if they are ready, since pods that Inferences share are to serve for it, now or later."""
     shared_with: tuple[str, ...] = ()
     """The other namespaces whose ModelAccesses may use an Inference."""
 
@@ -111,7 +113,9 @@ class Backend:
 
     def with_spares(self, pods: Collection[Endpoint], needed: float) -> Backend:
         """Return the backend with shared pods beside its own."""
-        return replace(self, spares=SparePods(tuple(sorted(set(pods))), needed)) if pods else self
+        if not pods:
+            return self
+        return replace(self, spares=SparePods(tuple(sorted(set(pods))), needed), checked=True)
 
 
 @dataclass(frozen=True, slots=True)
