@@ -154,7 +154,7 @@ def test_fallback_comes_after_the_spares_and_without_own_pods_they_are_the_first
     behind = read_assignment(a_pool(*OWN, fallback=(SMALL,)))
     assert addresses_by_priority(behind) == {0: ["10.0.0.1", "10.0.0.2"], 1: ["10.0.0.9"], 2: ["10.0.0.5"]}
     alone = a_pool()
-    assert (alone.endpoints, alone.answering) == ((), (SPARE,))
+    assert (alone.endpoints, alone.answering_pods) == ((), (SPARE,))
     assert addresses_by_priority(read_assignment(alone)) == {0: ["10.0.0.9"]}
     assert "policy" not in read_assignment(alone)
 
@@ -220,6 +220,7 @@ def test_what_was_sent_to_a_node_that_is_gone_ends_after_the_checks_have_left_it
     # Two checks of 1 s with pauses of 0.5 s.
     [check] = cluster["health_checks"]
     assert (check["timeout"], check["interval"], check["unhealthy_threshold"]) == ("1s", "0.500s", 2)
+    assert check["no_traffic_interval"] == "5s"
     plain = read_cluster(EndpointPool(KEY, OWN))
     assert "upstream_bind_config" not in plain
     assert plain["upstream_connection_options"]["tcp_keepalive"]["keepalive_time"] == 10

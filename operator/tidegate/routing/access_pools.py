@@ -73,7 +73,7 @@ class AccessPools:
             return backend.key
         key = self._pool_key(role, backend, fallback)
         # A target without a pod needs no fallback in its cluster: its routes lead to the fallback itself.
-        behind = fallback.answering if fallback is not None and backend.answering else ()
+        behind = fallback.answering_pods if fallback is not None and backend.answering_pods else ()
         pool = _build_pool(key, backend, self._limits, ejection)
         self._add_pool(key, replace(pool, fallback=behind), budget)
         return key

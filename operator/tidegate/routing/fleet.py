@@ -106,8 +106,8 @@ class Backend:
         return tuple(sorted(set(self.endpoints)))
 
     @property
-    def answering(self) -> tuple[Endpoint, ...]:
-        """Its own pods, or the spares while it has none: each once, sorted."""
+    def answering_pods(self) -> tuple[Endpoint, ...]:
+        """Return its own pods, or the spares while it has none: each pod once, sorted."""
         own = self.distinct_endpoints
         return own if own or self.spares is None else self.spares.pods
 

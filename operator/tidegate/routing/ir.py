@@ -234,8 +234,8 @@ class EndpointPool:
     health_path: str = ""
 
     @property
-    def answering(self) -> tuple[Endpoint, ...]:
-        """Its endpoints, or the spares while it has none."""
+    def answering_pods(self) -> tuple[Endpoint, ...]:
+        """Return its endpoints, or the spares while it has none."""
         return self.endpoints if self.endpoints or self.spares is None else self.spares.pods
 
 

@@ -34,6 +34,8 @@ _EJECTION_CHECK_S: Final = 0.5
 
 # A pod that has vanished is left out within 3 s: two checks, and the pause before each.
 _CHECK_INTERVAL_S: Final = 0.5
+# In a cluster that never had a connection, as that of the protocol that no client uses; its first request may be 5 s too early.
+_UNUSED_CHECK_INTERVAL_S: Final = 5.0
 _CHECK_TIMEOUT_S: Final = 1.0
 _FAILED_CHECKS: Final = 2
 # Checks of pods that are only slow may fail on all of them at once; below this part of healthy pods, all get requests.
@@ -133,7 +135,7 @@ def _check_health(path: str) -> dict[str, object]:
     check = {
         "timeout": protos.seconds(_CHECK_TIMEOUT_S),
         "interval": protos.seconds(_CHECK_INTERVAL_S),
-        "no_traffic_interval": protos.seconds(_CHECK_INTERVAL_S),
+        "no_traffic_interval": protos.seconds(_UNUSED_CHECK_INTERVAL_S),
         "unhealthy_threshold": {"value": _FAILED_CHECKS},
         "healthy_threshold": {"value": 1},
         "http_health_check": {"path": path},
@@ -153,6 +155,9 @@ def _detect_silence(after_s: int, interval_s: int) -> dict[str, object]:
 
 def _limit_silence(seconds: int) -> dict[str, object]:
     """Return the options by which a connection ends whose host does not acknowledge what was sent for so long.
+
+    So does one to a live host that reads nothing: with a closed receive window, all requests of an HTTP/2 connection end.
+    Checks leave such a pod out a second earlier, and no limit is known for how long pods stall.
 
     There are no probes while something is not acknowledged, and the kernel would send that again for a quarter of an hour.
     """

@@ -84,10 +84,10 @@ def _group_pods(pool: EndpointPool) -> tuple[Sequence[Sequence[Endpoint]], int]:
 def _join_fallback(spares: SparePods, replaced: float, fallback: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
     """Return spares and a fallback's pods as equals: spares get `replaced` of the needed parts, the others the rest."""
     scale = FULL_WEIGHT * len(fallback)
-    each = max(round(scale * replaced / len(spares.pods)), 1)
+    spare_weight = max(round(scale * replaced / len(spares.pods)), 1)
     rest = (spares.needed - replaced) / sum(pod.weight or FULL_WEIGHT for pod in fallback)
     return (
-        *(replace(pod, weight=each) for pod in spares.pods),
+        *(replace(pod, weight=spare_weight) for pod in spares.pods),
         *(replace(pod, weight=max(round(scale * rest * (pod.weight or FULL_WEIGHT)), 1)) for pod in fallback),
     )
 
