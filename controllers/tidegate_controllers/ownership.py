@@ -61,7 +61,7 @@ class Ownership:
         self._owned_workloads: dict[tuple[Kind, ObjectKey], str] = {}
         self._refused: set[ObjectKey] = set()
         self._refused_spares: set[ObjectKey] = set()
-        """Those that claim to be a pool's shared spares."""
+        """Deployments that claim to be a pool's shared spares."""
         self._subscribers: list[Subscriber] = []
         for kind, store in self._workloads.items():
             store.subscribe(self._forget_workload(kind, store))

@@ -25,7 +25,7 @@ Wake = Callable[[ObjectKey], None]
 
 
 class SharedSpares:
-    """The plan of each pool for one term, and the objects that carry it out.
+    """The plan of each pool for one term, and the objects made from it.
 
     The slices of planned spares are reserved at once, and those of others until their pods are gone.
     """

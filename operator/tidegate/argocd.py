@@ -19,9 +19,9 @@ _CONDITIONS_HEALTH: Final = "return standing()\n"
 """Health of a kind that depends on its conditions alone."""
 _CLEAR_ACTION: Final = "clear"
 _MODE_OF_ACTION: Final = f"{GROUP}/mode-of-action"
-"""Annotation with the mode that an action set; it is not what is in force once git or a person sets another one."""
+"""Annotation with the mode that an action set; it is not the effective mode once git or a person sets another one."""
 _MODE_BEFORE_ACTION: Final = f"{GROUP}/mode-before-action"
-"""Annotation with the mode that was in force before the first of these actions, to which `resume` goes back."""
+"""Annotation with the effective mode before the first of these actions, to which `resume` goes back."""
 
 
 class _LiteralText(str):
@@ -70,7 +70,7 @@ def _render_annotation_script(command: str) -> str:
 
 
 def _render_mode_script(mode: PolicyMode) -> str:
-    """Return Lua that sets a pool's mode, and records the one that was in force before the first action."""
+    """Return Lua that sets a pool's mode, and records the mode before the first action."""
     return (
         "local annotations = obj.metadata.annotations or {}\n"
         "obj.spec.policy = obj.spec.policy or {}\n"

@@ -86,7 +86,7 @@ class World(PlacementWorld):
             pools=self.pools,
             inferences=self.inferences,
             decisions=TypedCache(AllocationDecision, self.stores.decisions),
-            views=self.views,
+            slices_cache=self.views,
             occupancy=self.occupancy,
             placements=self.placements,
             spares=SharedSpares(self.stores, Ownership(self.stores), self.placements),

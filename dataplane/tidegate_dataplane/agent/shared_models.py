@@ -44,7 +44,7 @@ class _ModelAgent:
     task: asyncio.Task[None]
 
     def is_for(self, order: DesiredState) -> bool:
-        """Return whether this agent can carry out an order of its Inference: not one for another model."""
+        """Return whether this agent can execute an order of its Inference: not one for another model."""
         return (self.model, self.source) == (order.model, (order.uri, order.format.value))
 
 

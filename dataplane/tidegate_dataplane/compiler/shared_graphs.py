@@ -22,7 +22,7 @@ Record = TypeVar("Record", bound=BaseModel)
 LIBRARIES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy")
 CPU_INFO = Path("/proc/cpuinfo")
 WITHDRAWAL_S: Final = 86_400.0
-"""A withdrawal ends after so long, so that the graph gets another trial, unless a second one has confirmed it."""
+"""Seconds after which a withdrawal ends, so that the graph gets another trial, unless a second one has confirmed it."""
 
 
 def make_cache_key(digest: str, shared_inputs: Sequence[str] = ()) -> str:

@@ -182,26 +182,26 @@ class TableScreen:
             self._problem = ""
             if not self.view.is_paused:
                 self._report, self._read_at = report, datetime.now(UTC)
-            draw()
+            draw_screen()
 
         def take_problem(problem: str) -> None:
             self._problem = problem
-            draw()
+            draw_screen()
 
         def take_keys() -> None:
             for key in split_keys(os.read(self.keys_fd, 1024).decode(errors="ignore")):
                 self._press_key(key)
-            draw()
+            draw_screen()
 
         with (
             Live(console=self.console, screen=True, auto_refresh=False) as live,
             _read_single_keys(self.keys_fd, take_keys),
         ):
 
-            def draw() -> None:
+            def draw_screen() -> None:
                 live.update(self._render(), refresh=True)
 
-            draw()
+            draw_screen()
             repeating = asyncio.create_task(
                 repeat_reports(
                     read, take_report, unchanged=True, interval_s=interval_s, complain=take_problem

@@ -32,7 +32,7 @@ class SolverInput:
     values: Mapping[str, ValueRates] = field(default_factory=dict[str, ValueRates])
     """By Inference, as namespace/name."""
     latencies: Mapping[str, LatencyMeasurement] = field(default_factory=dict[str, LatencyMeasurement])
-    """Those of Inferences with an SLO and a capacity, likewise."""
+    """Latencies of Inferences with an SLO and a capacity, likewise."""
 
 
 class SolverInputs:

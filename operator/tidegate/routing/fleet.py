@@ -69,7 +69,7 @@ class SparePods:
     needed: float
 
     def count_replaced(self, ready: int) -> float:
-        """Return how many missing pods they replace, with so many that can answer: each at most one."""
+        """Return how many missing pods they replace while `ready` pods can answer: each spare at most one."""
         return min(max(self.needed - ready, 0), len(self.pods))
 
 

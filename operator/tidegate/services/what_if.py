@@ -49,7 +49,7 @@ class LastSolverInput(StatusModel):
     values: dict[str, MeasuredValue] = Field(default_factory=dict[str, MeasuredValue])
     """Value per second that was measured before, by Inference as namespace/name."""
     latencies: dict[str, MeasuredLatency] = Field(default_factory=dict[str, MeasuredLatency])
-    """Those of Inferences with an SLO and a capacity, likewise."""
+    """Latencies of Inferences with an SLO and a capacity, likewise."""
 
 
 def parse_what_if(body: Mapping[str, Any]) -> WhatIf:

@@ -222,7 +222,7 @@ def _measure_member(
 ) -> NodeShares:
     """Return what the loss of each node takes from a member; without a known demand its replicas count as fully busy.
 
-    Only the replicas that demand and bounds need count. Those that have no healthy node, such as those of a node that was just
+    Only the replicas that demand and bounds need count. Replicas without a healthy node, such as those of a node that was just
     lost, count until they have been replaced.
     """
     healthy = observed.slices.healthy_nodes

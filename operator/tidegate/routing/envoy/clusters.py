@@ -154,7 +154,7 @@ def _detect_silence(after_s: int, interval_s: int) -> dict[str, object]:
 
 
 def _limit_silence(seconds: int) -> dict[str, object]:
-    """Return the options by which a connection ends whose host does not acknowledge what was sent for so long.
+    """Return the options by which a connection ends whose host does not acknowledge sent data for this time.
 
     So does one to a live host that reads nothing: with a closed receive window, all requests of an HTTP/2 connection end.
     Checks leave such a pod out a second earlier, and no limit is known for how long pods stall.
