@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
+from builders.fleet import a_backend, a_fleet
 from builders.inference import an_inference
+from builders.model_access import a_model_access, a_route
 from builders.pods import a_pod
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.backends import build_inference_backend
@@ -19,6 +21,7 @@ from tidegate.routing.access_pools import add_spares
 from tidegate.routing.envoy import clusters, endpoints
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, SparePods
 from tidegate.routing.ir import AccessPoolKey, EndpointPool, InferenceProtocol, OutlierEjection, PoolRole
+from tidegate.routing.planner import plan_routing
 
 KEY = BackendKey(BackendKind.INFERENCE, "ads", "ctr")
 OWN = (Endpoint("10.0.0.1"), Endpoint("10.0.0.2"))
@@ -281,3 +284,20 @@ def test_clients_without_a_gateway_use_spares_before_the_fallback() -> None:
     )
     assert addresses_by_priority(assignment)[1] == ["10.0.0.9"]
     assert addresses_by_priority(assignment)[2] == ["10.0.0.5"]
+
+
+def test_a_target_with_only_a_spare_keeps_its_route_and_is_not_mirrored_to() -> None:
+    route = a_route(
+        fallback={"inference": "small"}, mirror=[{"inference": "shadow", "percent": 100}], timeout="1s"
+    )
+    shadow = a_backend("shadow").with_spares([SPARE], 1)
+    ctr = a_backend("ctr").with_spares([SPARE], 2)
+    plan = plan_routing(a_fleet(a_model_access(routes=[route]), ctr, shadow, a_backend("small", "10.0.0.5")))
+    [host] = plan.ir.hosts
+    [rule] = host.rules
+    assert rule.unavailable is None
+    assert rule.mirrors == ()
+    [target] = rule.targets
+    pool = plan.pools[target.backend]
+    assert pool.answering_pods == (SPARE,)
+    assert [pod.address for pod in pool.fallback] == ["10.0.0.5"]
