@@ -24,8 +24,8 @@ from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
 
 pytestmark = [pytest.mark.triton]
 
-DETECTED_S = 6.0
-"""Two checks of 1 s with pauses of 0.5 s, and as much for a busy machine."""
+DETECTED_S = 11.0
+"""Up to 5 s until the first check after the first request, two of 1 s with pauses of 0.5 s, and 3 s for a busy machine."""
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.routing.fleet import Backend
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
-DETECTED_S = 6.0
-"""Two checks of 1 s with pauses of 0.5 s, and as much for a busy machine."""
+DETECTED_S = 11.0
+"""Up to 5 s until the first check after the first request, two of 1 s with pauses of 0.5 s, and 3 s for a busy machine."""
 
 
 def with_spare(backend: Backend, spares: Sequence[Upstream], decided: float) -> Backend:
@@ -144,7 +144,7 @@ async def test_a_spare_answers_alone_while_no_pod_is_ready_and_before_the_fallba
         backend_of("small", small),
     )
     await gateway.control_plane.push(*parts)
-    assert await ask(client, 20) == Counter({"own": 20})
+    await _answers_alone(client, "own")
     await own.stop()
 
     async def spare_answers() -> bool:
@@ -155,3 +155,73 @@ async def test_a_spare_answers_alone_while_no_pod_is_ready_and_before_the_fallba
 
     await eventually(spare_answers, "the spare answers")
     assert small.inferences == 0
+
+
+async def test_an_unhealthy_spare_leaves_its_share_to_healthy_pods_and_not_to_the_fallback(
+    gateway: Gateway,
+) -> None:
+    own, spare, small = [await gateway.upstream(name) for name in ("own", "spare", "small")]
+    access = a_model_access(routes=[a_route(fallback={"inference": "small"})])
+    client = await gateway.start(
+        access, with_spare(backend_of("ctr", own), [spare], 2), backend_of("small", small)
+    )
+    # A half, drawn at random: 100 of 200, with a deviation of 7.1.
+    answers = await ask(client, 200)
+    assert answers["own"] + answers["spare"] == 200
+    assert 60 <= answers["spare"] <= 140
+    spare.ready.clear()
+    await _answers_alone(client, "own")
+    # Only without any of them it answers.
+    own.ready.clear()
+    await _answers_alone(client, "small")
+
+
+async def test_without_own_pods_a_spare_gets_what_one_replica_serves_and_the_fallback_the_rest(
+    gateway: Gateway,
+) -> None:
+    spare, small = await gateway.upstream("spare"), await gateway.upstream("small")
+    access = a_model_access(routes=[a_route(fallback={"inference": "small"})])
+    client = await gateway.start(
+        access, with_spare(backend_of("ctr"), [spare], 4), backend_of("small", small)
+    )
+    # A quarter, drawn at random: 100 of 400, with a deviation of 8.7.
+    assert 60 <= (await ask(client, 400))["spare"] <= 140
+    spare.ready.clear()
+    await _answers_alone(client, "small")
+
+
+async def test_pods_whose_checks_all_fail_still_get_requests_and_never_while_another_is_healthy(
+    gateway: Gateway,
+) -> None:
+    a, b, spare, small = [await gateway.upstream(name) for name in ("a", "b", "spare", "small")]
+    ctr = with_spare(backend_of("ctr", a, b), [spare], 2)
+    client = await gateway.start(a_model_access(), ctr)
+    await wait_for_healthy(gateway, 3)
+    for pod in (a, b, spare):
+        pod.ready.clear()
+    await wait_for_healthy(gateway, 0)
+    # Too slow for the checks, as pods without processor time are.
+    assert (await ask(client, 30)).total() == 30
+
+    # As soon as one passes, it is used alone: the spare for lost pods, a pod without a spare.
+    for healthy in (spare, b):
+        healthy.ready.set()
+        await wait_for_healthy(gateway, 1)
+        await _answers_alone(client, healthy.label)
+        healthy.ready.clear()
+        await wait_for_healthy(gateway, 0)
+
+    # So is the fallback.
+    access = a_model_access(routes=[a_route(fallback={"inference": "small"})])
+    await gateway.control_plane.push(access, ctr, backend_of("small", small))
+    await _answers_alone(client, "small")
+
+
+async def _answers_alone(client: Client, label: str) -> None:
+    """Workers learn later of a check than the main thread, whose gauge it is."""
+
+    async def answers_alone() -> bool:
+        return await ask(client, 10) == Counter({label: 10})
+
+    await eventually(answers_alone, f"{label} answers")
+    assert await ask(client, 40) == Counter({label: 40})

@@ -24,10 +24,12 @@ from tidegate.resources.names import (
     SPARE_LABEL,
     SPARE_MODELS_ANNOTATION,
 )
+from tidegate.routing.envoy.clusters import encode_cluster
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.guards import CALLER_REASONS, AddressGuard, ClosedGuard, TokenGuard
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.incremental import IncrementalTranslator, RoutingChange
+from tidegate.routing.ir import InferenceProtocol, PoolKey
 
 
 class Fed:
@@ -440,7 +442,7 @@ def test_a_shared_spare_answers_for_an_inference_whose_version_it_serves(fed: Fe
     # Without a replica nothing is known to serve, and the spare is all that there is.
     fed.put(kinds.INFERENCE, serving(None))
     fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"), "DELETED")
-    assert spares() == {"own": ["10.0.0.2"], "spares": []}
+    assert spares() == {"own": [], "spares": ["10.0.0.2"]}
     fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", ready="False", annotations=annotation))
     assert spares() == {"own": [], "spares": []}
 
@@ -493,3 +495,42 @@ def test_a_compiler_that_cannot_be_started_costs_no_requests(fed: Fed) -> None:
     fed.now += timedelta(days=1)
     assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.1"]}
     assert fed.feed.find_wait_s() is None
+
+
+def test_the_cluster_of_an_inference_with_spares_stays_the_same_whichever_of_its_pods_serve(fed: Fed) -> None:
+    """Gateways replace a changed cluster, with its connections and ejections."""
+
+    def read_clusters() -> dict[PoolKey, bytes]:
+        return {
+            key: encode_cluster("c", pool, InferenceProtocol.GRPC)
+            for key, pool in fed.take().pools.items()
+            if pool is not None
+        }
+
+    shared = BackendKey(BackendKind.INFERENCE, "ads", "ctr")
+    fed.put(kinds.INFERENCE, inference_body("ctr"))
+    fed.put(kinds.MODEL_ACCESS, model_access_body("ctr", protection={"maxConcurrent": 9}))
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"))
+    plain = read_clusters()
+    assert len(plain) == 2
+    spare = pod_body("pp", SPARE_LABEL, "0", annotations={SPARE_MODELS_ANNOTATION: "ctr=3@s"})
+    fed.put(kinds.POD, spare)
+    checked = read_clusters()
+    assert checked[shared] != plain[shared]
+
+    without_it = pod_body("pp", SPARE_LABEL, "0", annotations={SPARE_MODELS_ANNOTATION: ""})
+    for body, event in (
+        (pod_body("p", INFERENCE_LABEL, "ctr"), "DELETED"),
+        (without_it, "MODIFIED"),
+        (spare, "MODIFIED"),
+        (spare, "DELETED"),
+        (pod_body("p", INFERENCE_LABEL, "ctr"), "MODIFIED"),
+    ):
+        fed.put(kinds.POD, body, event)
+        assert read_clusters() == checked
+
+    # A new one of the same name has none.
+    fed.put(kinds.INFERENCE, inference_body("ctr"), "DELETED")
+    fed.take()
+    fed.put(kinds.INFERENCE, inference_body("ctr"))
+    assert read_clusters() == plain

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
+from builders.fleet import a_backend, a_fleet
 from builders.inference import an_inference
+from builders.model_access import a_model_access, a_route
 from builders.pods import a_pod
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.backends import build_inference_backend
@@ -19,6 +21,7 @@ from tidegate.routing.access_pools import add_spares
 from tidegate.routing.envoy import clusters, endpoints
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, SparePods
 from tidegate.routing.ir import AccessPoolKey, EndpointPool, InferenceProtocol, OutlierEjection, PoolRole
+from tidegate.routing.planner import plan_routing
 
 KEY = BackendKey(BackendKind.INFERENCE, "ads", "ctr")
 OWN = (Endpoint("10.0.0.1"), Endpoint("10.0.0.2"))
@@ -126,12 +129,71 @@ def test_a_spare_serves_only_the_model_that_the_own_pods_serve(
     assert ("10.0.0.9" in [pod.address for pod in used]) is is_used
 
 
+@pytest.mark.parametrize(
+    ("mode", "had_spares", "checked"),
+    [
+        ("Shared", False, True),
+        (None, False, False),
+        (None, True, True),
+        ("Priced", True, False),
+        ("Strict", False, False),
+    ],
+)
+def test_pods_are_checked_before_the_first_spare_serves_and_after_the_last(
+    mode: str | None, had_spares: bool, checked: bool
+) -> None:
+    inference = an_inference(
+        "ctr",
+        placement={"pool": "cpu-a"},
+        scaling={"minReplicas": 1, "maxReplicas": 4, **({"nodeLoss": mode} if mode else {})},
+    )
+    backend = build_inference_backend(inference, [], had_spares=had_spares)
+    pool = add_spares(EndpointPool(KEY, ()), backend)
+    assert bool(pool.health_path) is checked
+    assert pool.spares is None
+
+
 def test_fallback_comes_after_the_spares_and_without_own_pods_they_are_the_first() -> None:
     behind = read_assignment(a_pool(*OWN, fallback=(SMALL,)))
     assert addresses_by_priority(behind) == {0: ["10.0.0.1", "10.0.0.2"], 1: ["10.0.0.9"], 2: ["10.0.0.5"]}
     alone = a_pool()
-    assert (alone.endpoints, alone.spares) == ((SPARE,), None)
+    assert (alone.endpoints, alone.answering_pods) == ((), (SPARE,))
     assert addresses_by_priority(read_assignment(alone)) == {0: ["10.0.0.9"]}
+    assert "policy" not in read_assignment(alone)
+
+
+@pytest.mark.parametrize(("decided", "weights"), [(3, [100, 100, 100]), (2.5, [100, 100, 50])])
+def test_with_a_fallback_behind_spares_of_missing_pods_are_equals_of_the_own_ones(
+    decided: float, weights: list[int]
+) -> None:
+    assignment = read_assignment(a_pool(*OWN, decided=decided, fallback=(SMALL,)))
+    assert addresses_by_priority(assignment) == {0: ["10.0.0.1", "10.0.0.2", "10.0.0.9"], 1: ["10.0.0.5"]}
+    assert [pod["load_balancing_weight"] for pod in assignment["endpoints"][0]["lb_endpoints"]] == weights
+    assert assignment["policy"]["overprovisioning_factor"] == 100_000
+
+
+@pytest.mark.parametrize(
+    ("decided", "spare", "fallback"), [(4, 200, [300, 300]), (2.5, 200, [150, 150]), (101, 200, [10_000] * 2)]
+)
+def test_without_own_pods_the_fallback_gets_what_is_more_than_the_spare_replaces(
+    decided: float, spare: int, fallback: list[int]
+) -> None:
+    assignment = read_assignment(a_pool(decided=decided, fallback=(SMALL, Endpoint("10.0.0.6"))))
+    [joined] = assignment["endpoints"]
+    weights = [pod["load_balancing_weight"] for pod in joined["lb_endpoints"]]
+    assert weights == [spare, *fallback]
+
+
+def test_a_fallback_with_weights_divides_its_rest_by_them() -> None:
+    small = (replace(SMALL, weight=100), Endpoint("10.0.0.6", weight=300))
+    [joined] = read_assignment(a_pool(decided=3, fallback=small))["endpoints"]
+    assert [pod["load_balancing_weight"] for pod in joined["lb_endpoints"]] == [200, 100, 300]
+
+
+def test_spares_that_replace_every_pod_come_before_the_fallback() -> None:
+    assignment = read_assignment(a_pool(decided=1, fallback=(SMALL,)))
+    assert addresses_by_priority(assignment) == {0: ["10.0.0.9"], 1: ["10.0.0.5"]}
+    assert assignment["policy"]["overprovisioning_factor"] == 100
 
 
 def test_every_pod_is_asked_for_its_model_on_the_port_of_rest() -> None:
@@ -161,9 +223,19 @@ def test_what_was_sent_to_a_node_that_is_gone_ends_after_the_checks_have_left_it
     # Two checks of 1 s with pauses of 0.5 s.
     [check] = cluster["health_checks"]
     assert (check["timeout"], check["interval"], check["unhealthy_threshold"]) == ("1s", "0.500s", 2)
+    assert check["no_traffic_interval"] == "5s"
     plain = read_cluster(EndpointPool(KEY, OWN))
     assert "upstream_bind_config" not in plain
     assert plain["upstream_connection_options"]["tcp_keepalive"]["keepalive_time"] == 10
+
+
+def test_pods_that_fail_all_checks_get_requests_while_no_other_is_healthy() -> None:
+    def read_threshold(pool: EndpointPool) -> float:
+        data = clusters.encode_cluster("c", pool, InferenceProtocol.GRPC)
+        return protos.decode(clusters.TYPE, data).common_lb_config.healthy_panic_threshold.value
+
+    assert read_threshold(a_pool(*OWN)) == 1
+    assert read_threshold(EndpointPool(KEY, OWN)) == 0
 
 
 @pytest.mark.parametrize("protocol", InferenceProtocol)
@@ -212,3 +284,20 @@ def test_clients_without_a_gateway_use_spares_before_the_fallback() -> None:
     )
     assert addresses_by_priority(assignment)[1] == ["10.0.0.9"]
     assert addresses_by_priority(assignment)[2] == ["10.0.0.5"]
+
+
+def test_a_target_with_only_a_spare_keeps_its_route_and_is_not_mirrored_to() -> None:
+    route = a_route(
+        fallback={"inference": "small"}, mirror=[{"inference": "shadow", "percent": 100}], timeout="1s"
+    )
+    shadow = a_backend("shadow").with_spares([SPARE], 1)
+    ctr = a_backend("ctr").with_spares([SPARE], 2)
+    plan = plan_routing(a_fleet(a_model_access(routes=[route]), ctr, shadow, a_backend("small", "10.0.0.5")))
+    [host] = plan.ir.hosts
+    [rule] = host.rules
+    assert rule.unavailable is None
+    assert rule.mirrors == ()
+    [target] = rule.targets
+    pool = plan.pools[target.backend]
+    assert pool.answering_pods == (SPARE,)
+    assert [pod.address for pod in pool.fallback] == ["10.0.0.5"]

@@ -97,7 +97,7 @@ class ModelAccessReconciler:
         """Plan the next step of the release. Raises StaleCacheError if it would be decided from an old status."""
         released = access.spec.release
         target = self._find_backend(access, released.target) if released is not None else None
-        pods = len(target.endpoints) if target is not None else 0
+        pods = len(target.answering_pods) if target is not None else 0
         plan = plan_release(access, await self._sources.measurements.measure_release(access, now, pods), now)
         if plan.status != access.status.release:
             await self._applier.confirm_status(access, body)

@@ -70,6 +70,8 @@ class RoutingInputs:
         self._groups: dict[ObjectKey, frozenset[_PodGroup]] = {}
         self._spares: defaultdict[_PodGroup, set[ObjectKey]] = defaultdict(set)
         """Pods that Inferences share, by the Inferences whose models they serve."""
+        self._had_spares: set[_PodGroup] = set()
+        """Inferences that had one of them, until they are deleted: a spare that stops serving one for a while must not end its checks."""
         self._needed: Mapping[_PodGroup, float] = {}
         self._pipelines: dict[ObjectKey, tuple[BackendKey, ...]] = {}
         self._changed_accesses: set[ObjectKey] = set()
@@ -206,6 +208,7 @@ class RoutingInputs:
                     self._list_pods(group),
                     self._list_spares(group),
                     self._needed.get(group, 0.0),
+                    had_spares=group in self._had_spares,
                 )
         else:
             features = self._features.get(key.object_key)
@@ -244,6 +247,8 @@ class RoutingInputs:
     def _backend_changed(self, kind: BackendKind, key: ObjectKey) -> None:
         group = _PodGroup(kind, key.namespace, to_label_value(key.name))
         self._backends[group] = BackendKey(kind, key.namespace, key.name)
+        if kind is BackendKind.INFERENCE and self._inferences.get(key) is None:
+            self._had_spares.discard(group)
         self._changed_groups.add(group)
         self._notify_listeners()
 
@@ -264,6 +269,7 @@ class RoutingInputs:
                 del self._spares[group]
         for group in shared:
             self._spares[group].add(key)
+        self._had_spares |= shared
         now |= shared
         if now:
             self._groups[key] = now

@@ -73,7 +73,7 @@ class AccessPools:
             return backend.key
         key = self._pool_key(role, backend, fallback)
         # A target without a pod needs no fallback in its cluster: its routes lead to the fallback itself.
-        behind = fallback.distinct_endpoints if fallback is not None and backend.endpoints else ()
+        behind = fallback.answering_pods if fallback is not None and backend.answering_pods else ()
         pool = _build_pool(key, backend, self._limits, ejection)
         self._add_pool(key, replace(pool, fallback=behind), budget)
         return key
@@ -108,8 +108,11 @@ def _build_pool(
 
 
 def add_spares(pool: EndpointPool, backend: Backend) -> EndpointPool:
-    """Return a pool of an Inference with its shared spares, if it has some."""
-    if backend.spares is None:
+    """Return a pool of an Inference with its shared spares and the checks of its pods, if it is to have some.
+
+    Checks do not depend on the spares that it has now: a gateway replaces a changed cluster with its connections and ejections.
+    """
+    if not backend.checked:
         return pool
     return replace(pool, spares=backend.spares, health_path=f"/v2/models/{backend.model_name}/ready")
 

@@ -297,7 +297,7 @@ def _build_planned_route(
             PlannedTarget(
                 target.name,
                 0 if targets.fallback.answers_all else target.weight,
-                len(target.backend.endpoints),
+                len(target.backend.answering_pods),
             )
             for target in targets.usable
         ),
@@ -310,7 +310,7 @@ def _build_planned_route(
         fallback=PlannedFallback(
             backend_name(access, backends.fallback),
             targets.fallback.serving,
-            len(backends.fallback.endpoints),
+            len(backends.fallback.answering_pods),
         )
         if backends.fallback
         else None,

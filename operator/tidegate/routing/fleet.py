@@ -88,6 +88,8 @@ class Backend:
     value: str = "1"
     """The value of one answered request: spec.value.perRequest of an Inference."""
     spares: SparePods | None = None
+    checked: bool = False
+    """Whether gateways ask its pods if they are ready, since pods that Inferences share are to serve for it, now or later."""
     shared_with: tuple[str, ...] = ()
     """The other namespaces whose ModelAccesses may use an Inference."""
 
@@ -103,14 +105,17 @@ class Backend:
         """Each endpoint once, sorted: equal pods give equal bytes."""
         return tuple(sorted(set(self.endpoints)))
 
+    @property
+    def answering_pods(self) -> tuple[Endpoint, ...]:
+        """Return its own pods, or the spares while it has none: each pod once, sorted."""
+        own = self.distinct_endpoints
+        return own if own or self.spares is None else self.spares.pods
+
     def with_spares(self, pods: Collection[Endpoint], needed: float) -> Backend:
-        """Return the backend with shared pods beside its own, or in the place of them while none can answer."""
+        """Return the backend with shared pods beside its own."""
         if not pods:
             return self
-        shared = tuple(sorted(set(pods)))
-        if not self.endpoints:
-            return replace(self, endpoints=shared)
-        return replace(self, spares=SparePods(shared, needed))
+        return replace(self, spares=SparePods(tuple(sorted(set(pods))), needed), checked=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class RoutingChange:
     def decisions(self) -> tuple[str, ...]:
         """Names of the AllocationDecisions that set the pods of these pools."""
         pools = (pool for pool in self.pools.values() if pool is not None)
-        return tuple(sorted({pod.decision for pool in pools for pod in pool.endpoints} - {""}))
+        return tuple(sorted({pod.decision for pool in pools for pod in pool.answering_pods} - {""}))
 
 
 class IncrementalTranslator:
@@ -248,4 +248,5 @@ def _host_inputs(backend: Backend | None) -> tuple[object, ...] | None:
     """
     if backend is None:
         return None
-    return backend.model_name, bool(backend.endpoints), backend.value, backend.shared_with
+    has_own = bool(backend.endpoints)
+    return backend.model_name, has_own, bool(backend.answering_pods), backend.value, backend.shared_with

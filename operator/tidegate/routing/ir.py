@@ -219,7 +219,8 @@ class EndpointPool:
 
     `retry_budget_percent` is the largest of all routes to it, since Envoy keeps the budget with the cluster.
     It is None if no route to it retries.
-    `fallback` are the pods that answer while all of `endpoints` are ejected.
+    `fallback` are the pods that answer while all of `endpoints` are ejected; of an Inference with spares and without endpoints,
+    they answer what is more than the pods that these replace.
     `spares` get the requests of endpoints that do not answer; gateways find those by active health checks of `health_path`.
     """
 
@@ -231,6 +232,11 @@ class EndpointPool:
     ejection: OutlierEjection | None = None
     spares: SparePods | None = None
     health_path: str = ""
+
+    @property
+    def answering_pods(self) -> tuple[Endpoint, ...]:
+        """Return its endpoints, or the spares while it has none."""
+        return self.endpoints if self.endpoints or self.spares is None else self.spares.pods
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def plan_parts(
     access: ModelAccess, pipeline: PipelineSpec, backends: Mapping[str, Backend]
 ) -> tuple[PlannedPart, ...]:
     """Return the models of a pipeline, for the status."""
-    endpoints = {name: len(backend.endpoints) for name, backend in backends.items()}
+    endpoints = {name: len(backend.answering_pods) for name, backend in backends.items()}
     return tuple(
         PlannedPart(
             part.name,

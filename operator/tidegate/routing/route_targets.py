@@ -41,8 +41,8 @@ class UsableTarget:
 
     @property
     def has_pods(self) -> bool:
-        """Return whether it has a pod."""
-        return bool(self.backend.endpoints)
+        """Return whether it has a pod, of its own or a spare."""
+        return bool(self.backend.answering_pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _weigh_targets(
     pools: AccessPools,
 ) -> list[UsableTarget]:
     """Return the targets with their effective weights: one without a pod gets none while another can take its share."""
-    with_pods = {backend_name(access, backend) for backend in backends if backend.endpoints}
+    with_pods = {backend_name(access, backend) for backend in backends if backend.answering_pods}
     released = release.is_released(access, route)
     full_weights = weights = _target_weights(release.route_in_effect(access, route))
     if released:
@@ -143,7 +143,7 @@ def _decide_fallback(
         return FallbackDecision()
     # Selected even while it is not needed, so that its cluster exists by the time it is.
     pool = pools.select_target_pool(route, fallback, None)
-    if not fallback.endpoints:
+    if not fallback.answering_pods:
         return FallbackDecision()
     return FallbackDecision(
         pool,

@@ -144,5 +144,5 @@ def _render_pool(pool: EndpointPool) -> tuple[XdsResource, XdsResource]:
     pods = protos.encode_any(endpoints.TYPE, proxyless.encode_endpoints(pool))
     return (
         build_resource(name, protos.encode_any(clusters.TYPE, proxyless.encode_cluster(pool))),
-        build_resource(name, pods, vacant=not pool.endpoints),
+        build_resource(name, pods, vacant=not pool.answering_pods),
     )

@@ -193,7 +193,7 @@ def render_pool(pool: EndpointPool, protocol: InferenceProtocol) -> tuple[XdsRes
     )
     body = protos.encode_any(endpoints.TYPE, endpoints.encode_endpoints(name, pool, protocol))
     version = body_hash(body, cluster.version)
-    return cluster, XdsResource(name, version, body, vacant=not pool.endpoints)
+    return cluster, XdsResource(name, version, body, vacant=not pool.answering_pods)
 
 
 def render_secrets(secret_states: Iterable[GatewaySecretState]) -> Iterator[XdsResource]:

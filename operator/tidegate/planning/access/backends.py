@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.api.inference import Inference
+from tidegate.api.inference import Inference, NodeLossMode
 from tidegate.api.meta import CustomResource
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.shared_names import list_shared_namespaces
@@ -28,12 +28,19 @@ BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
 
 
 def build_inference_backend(
-    inference: Inference, pods: Iterable[PodView], spares: Iterable[PodView] = (), needed: float = 0.0
+    inference: Inference,
+    pods: Iterable[PodView],
+    spares: Iterable[PodView] = (),
+    needed: float = 0.0,
+    *,
+    had_spares: bool = False,
 ) -> Backend:
     """Return the backend of an Inference with its pods that can answer now, without warm spares.
 
     `spares` are pods that Inferences share; those that serve the version and the source of this one's replicas answer for replicas
     that are gone, and for what clients send beyond those that were decided: `needed` is how many replicas' work that is in all.
+    Gateways check the pods if one is to serve for them: by spec.scaling.nodeLoss, or without that if it `had_spares`
+    before, since nodeLoss of its pool is then Shared.
     """
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
     allocation = inference.status.allocation if inference.spec.scaling is not None else None
@@ -47,8 +54,12 @@ def build_inference_backend(
         decision=decision,
         weights=weigh_pools(inference),
     )
+    mode = inference.spec.scaling.node_loss if inference.spec.scaling is not None else None
     backend = replace(
-        backend, value=inference.spec.value.per_request, shared_with=list_shared_namespaces(inference)
+        backend,
+        value=inference.spec.value.per_request,
+        shared_with=list_shared_namespaces(inference),
+        checked=mode is NodeLossMode.SHARED or (mode is None and had_spares),
     )
     if not inference.decided_replicas:
         return backend

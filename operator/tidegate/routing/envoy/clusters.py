@@ -34,8 +34,14 @@ _EJECTION_CHECK_S: Final = 0.5
 
 # A pod that has vanished is left out within 3 s: two checks, and the pause before each.
 _CHECK_INTERVAL_S: Final = 0.5
+# In a cluster that never had a connection, as that of the protocol that no client uses; its first request may be 5 s too early.
+_UNUSED_CHECK_INTERVAL_S: Final = 5.0
 _CHECK_TIMEOUT_S: Final = 1.0
 _FAILED_CHECKS: Final = 2
+# Checks of pods that are only slow may fail on all of them at once; below this part of healthy pods, all get requests.
+# Envoy applies it only while the pods of all priorities together serve less than 100 %. It compares one priority at a time, so
+# one healthy pod of up to 100 is enough for the others to be left out. Without checks, the endpoints are the ready pods.
+_CHECKED_PANIC_PERCENT: Final = 1.0
 # What was sent to it fails a little later, so that retries find it left out: health checks end no request in flight.
 _SILENCE_S: Final = 4
 _IPPROTO_TCP: Final = 6
@@ -79,8 +85,9 @@ def _encode_settings(
             "eds_cluster_config": {"eds_config": protos.ADS_CONFIG},
             "connect_timeout": protos.seconds(CONNECT_TIMEOUT_S),
             "lb_policy": "LEAST_REQUEST",
-            # Endpoints are the ready pods; panic routing to the others would not help.
-            "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
+            "common_lb_config": {
+                "healthy_panic_threshold": {"value": _CHECKED_PANIC_PERCENT if health_path else 0.0}
+            },
             # A pod that leaves EDS finishes its requests in flight and gets no new ones, whatever a health check found last.
             "ignore_health_on_host_removal": True,
             "circuit_breakers": {"thresholds": [_circuit_breaker_thresholds(retry_budget_percent, limits)]},
@@ -128,7 +135,7 @@ def _check_health(path: str) -> dict[str, object]:
     check = {
         "timeout": protos.seconds(_CHECK_TIMEOUT_S),
         "interval": protos.seconds(_CHECK_INTERVAL_S),
-        "no_traffic_interval": protos.seconds(_CHECK_INTERVAL_S),
+        "no_traffic_interval": protos.seconds(_UNUSED_CHECK_INTERVAL_S),
         "unhealthy_threshold": {"value": _FAILED_CHECKS},
         "healthy_threshold": {"value": 1},
         "http_health_check": {"path": path},
@@ -148,6 +155,9 @@ def _detect_silence(after_s: int, interval_s: int) -> dict[str, object]:
 
 def _limit_silence(seconds: int) -> dict[str, object]:
     """Return the options by which a connection ends whose host does not acknowledge sent data for this time.
+
+    So does one to a live host that reads nothing: with a closed receive window, all requests of an HTTP/2 connection end.
+    Checks leave such a pod out a second earlier, and no limit is known for how long pods stall.
 
     There are no probes while something is not acknowledged, and the kernel would send that again for a quarter of an hour.
     """

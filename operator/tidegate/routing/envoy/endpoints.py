@@ -36,25 +36,17 @@ _HEALTH_CHECK: Final = 2
 
 # One healthy pod of up to 1,000 keeps the fallback idle (percent, times the pods); by default the fallback would share the traffic from the first ejection on.
 _ANY_POD: Final = 100_000
+# A priority gets the share of its pods that are healthy, and the next one the rest.
+_NO_MORE: Final = 100
 
 
 def encode_endpoints(cluster: str, pool: EndpointPool, protocol: InferenceProtocol) -> bytes:
     """Serialise the ClusterLoadAssignment of `cluster`: pods, then shared spares, then the fallback's pods.
 
-    Spares get the share of the pods that are missing or unhealthy: Envoy sends the first priority its healthy share of the
-    requests, times the overprovisioning factor. Of missing pods, each spare replaces one.
+    Spares get the share of the pods that are missing or unhealthy. Of missing pods, each spare replaces one.
     """
     name = wire.encode_field(_CLUSTER_NAME, cluster.encode())
-    own, spares = pool.endpoints, pool.spares
-    factor = _ANY_POD
-    if spares is None:
-        groups = [own, pool.fallback]
-    elif spares.count_replaced(len(own)) > len(own):
-        # Envoy scales the shares of all priorities up to 100 % together, so the first one cannot get less than half.
-        groups = [_join_spares(own, spares), pool.fallback]
-    else:
-        groups = [own, spares.pods, pool.fallback]
-        factor = int(100 * len(own) / (len(own) + spares.count_replaced(len(own))))
+    groups, factor = _group_pods(pool)
     filled = [pods for pods in groups if pods]
     checked = bool(pool.health_path)
     localities = [
@@ -67,6 +59,37 @@ def encode_endpoints(cluster: str, pool: EndpointPool, protocol: InferenceProtoc
         return assignment
     policy = wire.encode_field(_OVERPROVISIONING_FACTOR, wire.encode_number(_ONLY, factor))
     return assignment + wire.encode_field(_POLICY, policy)
+
+
+def _group_pods(pool: EndpointPool) -> tuple[Sequence[Sequence[Endpoint]], int]:
+    """Return the pods of each priority, and the overprovisioning factor in percent.
+
+    Envoy sends each priority its healthy share of the requests, times the factor, less what the ones before it get. It scales the
+    shares of all priorities up to 100 % together, so the first one cannot get less than half; then two groups become equals.
+    """
+    own, spares, fallback = pool.endpoints, pool.spares, pool.fallback
+    if spares is None:
+        return [own, fallback], _ANY_POD
+    replaced = spares.count_replaced(len(own))
+    if not own:
+        if fallback and replaced < spares.needed:
+            return [_join_fallback(spares, replaced, fallback)], _ANY_POD
+        return [spares.pods, fallback], _NO_MORE
+    # With a priority of their own, unhealthy spares would leave their share to the fallback, although own pods are healthy.
+    if replaced > len(own) or (replaced and fallback):
+        return [_join_spares(own, spares), fallback], _ANY_POD
+    return [own, spares.pods, fallback], int(_NO_MORE * len(own) / (len(own) + replaced))
+
+
+def _join_fallback(spares: SparePods, replaced: float, fallback: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
+    """Return spares and a fallback's pods as equals: spares get `replaced` of the needed parts, the others the rest."""
+    scale = FULL_WEIGHT * len(fallback)
+    spare_weight = max(round(scale * replaced / len(spares.pods)), 1)
+    rest = (spares.needed - replaced) / sum(pod.weight or FULL_WEIGHT for pod in fallback)
+    return (
+        *(replace(pod, weight=spare_weight) for pod in spares.pods),
+        *(replace(pod, weight=max(round(scale * rest * (pod.weight or FULL_WEIGHT)), 1)) for pod in fallback),
+    )
 
 
 def _join_spares(own: Sequence[Endpoint], spares: SparePods) -> tuple[Endpoint, ...]:
