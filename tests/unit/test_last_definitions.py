@@ -91,7 +91,8 @@ def test_without_a_usable_definition_the_last_one_counts_and_the_rest_of_the_spe
     assert (status, given_reason) == ("False", reason)
     assert says in message
     assert message.endswith(
-        f"; until then its last usable definition counts, in plan {read_plan_hash(before)[:12]}"
+        "; until then the last usable definition of FeatureCompute ads/live counts, in plan "
+        f"{read_plan_hash(before)[:12]}"
     )
     # Its pods answer: what is not there yet is the pods' matter alone.
     assert read_condition(planned, "Ready") == read_condition(plan(edited, an_origin()), "Ready")
@@ -152,6 +153,49 @@ def test_each_origin_has_the_present_or_the_last_definition_as_a_whole() -> None
     assert "has no feature idle_log" in str(compiled.outdated)
 
 
+@pytest.mark.parametrize("changed", ["near", "wide"])
+def test_one_incompatible_origin_keeps_no_other_at_its_last_definition(changed: str) -> None:
+    names = ("near", "wide")
+    age = live_features_spec()["features"][:1]
+    clips = [
+        {"name": f"own_{name}", "clip": {"field": f"feature.{name}", "min": 0, "max": 9}} for name in names
+    ]
+    user = a_user(shared("idle_log"), *(shared(name, "age", name) for name in names), *clips)
+    usable = {name: an_origin(name, "feed", features=age, sources=[PROFILES]) for name in names}
+    before = plan(user, an_origin(), *usable.values())
+    # What a clip cannot read is an error of the clip, which names no FeatureCompute.
+    sequence = {"name": "age", "sequence": {"field": "clicks.item_id", "last": 3}}
+    unusable = an_origin(changed, "feed", features=[sequence])
+    idle = {"name": "idle", "timeSince": {"source": "clicks"}}
+    clip = {"name": "idle_log", "clip": {"field": "feature.idle", "min": 0, "max": 3}}
+    followed = an_origin(features=[idle, clip])
+
+    planned = plan(after(user, before), followed, *{**usable, changed: unusable}.values())
+
+    assert read_plan_hash(planned) == read_plan_hash(plan(user, followed, *usable.values()))
+    assert read_plan_hash(planned) != read_plan_hash(before)
+    status, _, message = read_condition(planned, "PlanCompiled")
+    assert status == "False"
+    assert f"; until then the last usable definition of FeatureCompute {changed} counts, in" in message
+
+
+def test_two_incompatible_origins_both_have_their_last_definition() -> None:
+    names = ("near", "wide")
+    clips = [
+        {"name": f"own_{name}", "clip": {"field": f"feature.{name}", "min": 0, "max": 9}} for name in names
+    ]
+    user = a_user(*(shared(name, "age", name) for name in names), *clips)
+    age = live_features_spec()["features"][:1]
+    before = plan(user, *(an_origin(name, "feed", features=age, sources=[PROFILES]) for name in names))
+    sequence = {"name": "age", "sequence": {"field": "clicks.item_id", "last": 3}}
+
+    planned = plan(after(user, before), *(an_origin(name, "feed", features=[sequence]) for name in names))
+
+    assert read_plan_hash(planned) == read_plan_hash(before)
+    message = read_condition(planned, "PlanCompiled")[2]
+    assert "the last usable definition of FeatureCompute near and FeatureCompute wide counts" in message
+
+
 def test_a_definition_has_what_is_used_and_no_more() -> None:
     planned = plan(a_user(shared("idle_bucket")), an_origin(store={"redis": {"address": "redis.ads:6379"}}))
 
@@ -203,7 +247,7 @@ def test_definitions_that_are_too_long_are_not_kept(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(last_definitions, "MAX_CHARS", length - 1)
 
-    assert compile_features(user, {origin.key: origin}.get).definitions == ()
+    assert read_definitions(plan(user, origin)) == []
 
 
 def test_pipelines_and_inferences_see_the_same_plan() -> None:
@@ -213,3 +257,17 @@ def test_pipelines_and_inferences_see_the_same_plan() -> None:
     resolved = resolve_if_usable(after(user, before), {}.get)
 
     assert compile_plan(resolved).hash == before.status["planHash"]
+
+
+def test_definitions_that_can_be_used_are_neither_read_from_the_status_nor_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    user, origin = a_user(shared("idle_log")), an_origin()
+    edited = after(user, plan(user, origin))
+    monkeypatch.delattr(last_definitions, "json")
+
+    resolved = resolve_if_usable(edited, {origin.key: origin}.get)
+
+    assert [feature.name for feature in resolved.spec.features] == ["ads/live.idle", "idle_log"]
+    with pytest.raises(NameError, match="json"):
+        resolve_if_usable(edited, {}.get)

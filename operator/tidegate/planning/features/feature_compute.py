@@ -1,6 +1,6 @@
 """Plan a FeatureCompute: compute its compiled plan, its objects and its status from an observation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -22,7 +22,11 @@ from tidegate.planning.features.freshness import (
     make_fresh_condition,
     make_watermarks,
 )
-from tidegate.planning.features.last_definitions import CompiledFeatures, compile_features
+from tidegate.planning.features.last_definitions import (
+    CompiledFeatures,
+    compile_features,
+    write_definitions,
+)
 from tidegate.planning.features.shared_features import SharedFeatureError, list_shared_keys
 from tidegate.planning.features.table_freshness import make_loaded_tables
 from tidegate.planning.inference.deployments import delete_stale, delete_stale_ingesters
@@ -165,7 +169,10 @@ def _find_reason(error: InvalidSpecError) -> Reason:
 def _judge_plan(compiled: CompiledFeatures) -> Verdict:
     features, plan, error = compiled.features, compiled.plan, compiled.outdated
     if error is not None:
-        message = f"{error}; until then its last usable definition counts, in plan {plan.hash[:12]}"
+        names = " and ".join(_format_origins(compiled.last, features.key.namespace))
+        message = (
+            f"{error}; until then the last usable definition of {names} counts, in plan {plan.hash[:12]}"
+        )
         return Verdict(False, _find_reason(error), message)
     message = f"{len(plan.outputs)} features{_describe_shared(features)}, plan {plan.hash[:12]}"
     if features.spec.store is not None and not plan.streams:
@@ -245,7 +252,7 @@ def _build_status(
         selector=format_selector(make_features_selector(features)),
         watermarks=make_watermarks(readings),
         tables=make_loaded_tables(readings.tables, readings.replicas),
-        shared_definitions=compiled.definitions,
+        shared_definitions=write_definitions(features, compiled, observed.origins.get),
         backfill=backfill.progress,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
@@ -301,8 +308,11 @@ def _describe_shared(features: FeatureCompute) -> str:
 
 
 def _list_origins(features: FeatureCompute) -> tuple[str, ...]:
-    namespace = features.key.namespace
-    return tuple(f"FeatureCompute {format_shared_name(key, namespace)}" for key in list_shared_keys(features))
+    return _format_origins(list_shared_keys(features), features.key.namespace)
+
+
+def _format_origins(keys: Iterable[ObjectKey], namespace: str) -> tuple[str, ...]:
+    return tuple(f"FeatureCompute {format_shared_name(key, namespace)}" for key in keys)
 
 
 def _list_failures(previous: FeatureComputeStatus, current: FeatureComputeStatus) -> tuple[Event, ...]:

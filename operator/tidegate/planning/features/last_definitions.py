@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tidegate.api.feature_compute import REQUEST_OWNER, FeatureCompute
@@ -31,10 +31,10 @@ class CompiledFeatures:
 
     features: FeatureCompute
     plan: FeaturePlan
-    definitions: tuple[SharedDefinition, ...] = ()
-    """Of the shared features, for the status."""
+    last: Mapping[ObjectKey, FeatureCompute] = field(default_factory=dict[ObjectKey, FeatureCompute])
+    """The last usable definitions that count in the place of their FeatureComputes."""
     outdated: InvalidSpecError | None = None
-    """Why some of them are the last that could be used; None if all are the present ones."""
+    """Why some of them count; None if none do."""
 
 
 def compile_features(features: FeatureCompute, find: FindFeatures) -> CompiledFeatures:
@@ -43,30 +43,46 @@ def compile_features(features: FeatureCompute, find: FindFeatures) -> CompiledFe
     All features of one FeatureCompute have the present definition, or all the last one.
     Raises InvalidSpecError, SharedFeatureError among them, if there is no plan with either.
     """
-    if all(item.shared is None for item in features.spec.features):
-        return CompiledFeatures(features, compile_plan(features))
+    try:
+        return _compile_with(features, find, {})
+    except InvalidSpecError as error:
+        return _compile_with_last(features, find, error)
+
+
+def _compile_with(
+    features: FeatureCompute, find: FindFeatures, last: Mapping[ObjectKey, FeatureCompute]
+) -> CompiledFeatures:
+    """Resolve and compile `features` with the definitions of `last` in the place of their FeatureComputes."""
+    resolved = resolve_shared(features, lambda key: last.get(key) or find(key))
+    return CompiledFeatures(resolved, compile_plan(resolved), last)
+
+
+def _compile_with_last(
+    features: FeatureCompute, find: FindFeatures, cause: InvalidSpecError
+) -> CompiledFeatures:
+    """Compile `features` with as few last definitions as mend `cause`, which is raised if none do."""
     last = _read_definitions(features)
-    used: dict[ObjectKey, FeatureCompute] = {}
-    cause: InvalidSpecError | None = None
+    used: frozenset[ObjectKey] = frozenset()
+    error = cause
+    while choices := _list_choices(error, last.keys() - used):
+        for chosen in choices:
+            try:
+                compiled = _compile_with(features, find, {key: last[key] for key in sorted(used | chosen)})
+            except InvalidSpecError as problem:
+                error = problem
+            else:
+                return replace(compiled, outdated=cause)
+        used |= choices[-1]
+    raise cause from error
 
-    def find_usable(key: ObjectKey) -> FeatureCompute | None:
-        return used.get(key) or find(key)
 
-    while True:
-        try:
-            resolved = resolve_shared(features, find_usable)
-            plan = compile_plan(resolved)
-        except InvalidSpecError as error:
-            cause = cause or error
-            unused = last.keys() - used.keys()
-            origin = error.origin if isinstance(error, SharedFeatureError) else None
-            # Which FeatureCompute keeps a plan from compiling is not known.
-            chosen = unused if origin is None else unused & {origin}
-            if not chosen:
-                raise cause from error
-            used.update({key: last[key] for key in chosen})
-        else:
-            return CompiledFeatures(resolved, plan, _write_definitions(features, find_usable), cause)
+def _list_choices(error: InvalidSpecError, unused: Collection[ObjectKey]) -> Sequence[frozenset[ObjectKey]]:
+    """Return the FeatureComputes whose last definition may mend `error`: the one that it names, else each alone, then all."""
+    origin = error.origin if isinstance(error, SharedFeatureError) else None
+    if origin is not None:
+        return [frozenset({origin})] if origin in unused else []
+    alone = [frozenset({key}) for key in sorted(unused)]
+    return [*alone, frozenset(unused)] if len(alone) > 1 else alone
 
 
 def resolve_if_usable(features: FeatureCompute, find: FindFeatures) -> FeatureCompute:
@@ -103,8 +119,13 @@ def _read_definitions(features: FeatureCompute) -> Mapping[ObjectKey, FeatureCom
     return definitions
 
 
-def _write_definitions(features: FeatureCompute, find: FindFeatures) -> tuple[SharedDefinition, ...]:
-    """Return what the shared features are made of, by the FeatureComputes that declare them, as much as a status can have."""
+def write_definitions(
+    features: FeatureCompute, compiled: CompiledFeatures, find: FindFeatures
+) -> tuple[SharedDefinition, ...]:
+    """Return what the shared features of `compiled` are made of, by the FeatureComputes that declare them.
+
+    `features` is the object whose status has them, as much as a status can have.
+    """
     names: dict[ObjectKey, set[str]] = {}
     for feature in features.spec.features:
         if (target := find_shared_feature(feature, features.key.namespace)) is not None:
@@ -112,7 +133,7 @@ def _write_definitions(features: FeatureCompute, find: FindFeatures) -> tuple[Sh
     definitions: list[SharedDefinition] = []
     room = MAX_CHARS
     for key in sorted(names)[:MAX_FEATURES]:
-        origin = find(key)
+        origin = compiled.last.get(key) or find(key)
         if origin is None:
             continue
         text = json.dumps(_select_definition(origin, names[key]), separators=(",", ":"), sort_keys=True)
