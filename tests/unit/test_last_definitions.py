@@ -209,6 +209,32 @@ def test_a_definition_has_what_is_used_and_no_more() -> None:
     assert definition["request"] == []
 
 
+REQUEST_ONLY = {"name": "place", "log": {"field": "request.position"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "used"),
+    [
+        ({"features": [REQUEST_ONLY]}, ["place"]),
+        ({"features": [{"name": "bits", "hash": {"field": "user.user_id", "buckets": 9}}]}, ["bits"]),
+        ({"features": live_features_spec()["features"][:1], "sources": [PROFILES]}, ["age"]),
+        ({}, ["idle_log"]),
+        ({}, ["idle_log", "clicks_1h"]),
+        ({"store": {"redis": {"address": "redis.ads:6379"}}}, ["idle_bucket"]),
+    ],
+    ids=["request only", "key only", "table", "events", "several", "store"],
+)
+def test_each_definition_that_is_written_reads_back(spec: dict[str, Any], used: list[str]) -> None:
+    user = a_user(*(shared(name) for name in used))
+    before = plan(user, an_origin(**spec))
+    assert read_condition(before, "PlanCompiled")[0] == "True"
+
+    planned = plan(after(user, before))
+
+    assert planned.status["planHash"] == before.status["planHash"]
+    assert read_definitions(planned) == read_definitions(before)
+
+
 def test_a_spec_that_shares_nothing_any_more_keeps_nothing() -> None:
     user = a_user(shared("idle_log"))
     own = {"name": "x", "timeSince": {"source": "clicks"}}

@@ -151,10 +151,10 @@ def _select_definition(origin: FeatureCompute, names: Collection[str]) -> Mappin
     references = [reference.partition(".") for feature in features for reference in feature.field_references]
     owners = {owner for owner, _, _ in references}
     sources = [source for source in spec.sources if source.name in owners]
-    entities = owners | {source.entity for source in sources}
     request = {column for owner, _, column in references if owner == REQUEST_OWNER}
     parts: Mapping[str, Sequence[ApiModel]] = {
-        "entities": [entity for entity in spec.entities if entity.name in entities],
+        # A spec has at least one, and features of the request alone read none.
+        "entities": spec.entities,
         "sources": sources,
         "request": [item for item in spec.request if item.name in request],
         "features": features,
