@@ -123,6 +123,23 @@ def test_what_was_never_used_is_not_there_and_nothing_runs_differently() -> None
     assert read_definitions(planned)
 
 
+def test_what_a_used_feature_reads_cannot_be_used_by_name_after_consent_is_withdrawn() -> None:
+    user = a_user(shared("idle_log"), shared("age"))
+    before = plan(user, an_origin())
+    withdrawn = an_origin(shared_with="ops")
+    assert [item["features"] for item in read_definitions(before)] == [["age", "idle_log"]]
+
+    planned = plan(after(user, before, features=[shared("idle_log"), shared("idle")]), withdrawn)
+
+    assert planned.apply == ()
+    assert read_condition(planned, "PlanCompiled")[:2] == ("False", "TargetNotFound")
+    # Another name here for what was used, and less of it, are no new use.
+    renamed = plan(after(user, before, features=[shared("log", "idle_log")]), withdrawn)
+    outputs: Any = renamed.status["outputs"]
+    assert [output["name"] for output in outputs] == ["log"]
+    assert [item["features"] for item in read_definitions(renamed)] == [["idle_log"]]
+
+
 def test_an_own_mistake_is_named_and_no_old_definition_is_blamed() -> None:
     user = a_user(shared("idle_log"))
     bad = {"name": "bad", "log": {"field": "feature.gone"}}

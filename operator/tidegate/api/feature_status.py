@@ -71,6 +71,14 @@ class SharedDefinition(StatusModel):
     feature_compute: Annotated[
         str, Field(max_length=127, description="The FeatureCompute that declares them, namespace/name.")
     ]
+    features: Annotated[
+        tuple[Annotated[str, Field(max_length=63)], ...],
+        Field(
+            max_length=MAX_FEATURES,
+            description="Names that they have there. What these read is in the definition too, and cannot be used by name.",
+        ),
+        ListAtomic(),
+    ] = ()
     definition: Annotated[
         str,
         Field(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -98,11 +99,17 @@ def resolve_if_usable(features: FeatureCompute, find: FindFeatures) -> FeatureCo
 
 
 def _read_definitions(features: FeatureCompute) -> Mapping[ObjectKey, FeatureCompute]:
-    """Return the last definitions of the status as objects that share with the namespace of `features`."""
+    """Return the last definitions of the status as objects that share with the namespace of `features`.
+
+    Without those of FeatureComputes of which it uses another feature by now: their owners consented to what was used.
+    """
+    used_names = _list_used_names(features)
     definitions: dict[ObjectKey, FeatureCompute] = {}
     for item in features.status.shared_definitions:
         try:
             key = ObjectKey.parse(item.feature_compute)
+            if not used_names.get(key, frozenset()) <= set(item.features):
+                continue
             definitions[key] = FeatureCompute.model_validate(
                 {
                     "metadata": {
@@ -126,10 +133,7 @@ def write_definitions(
 
     `features` is the object whose status has them, as much as a status can have.
     """
-    names: dict[ObjectKey, set[str]] = {}
-    for feature in features.spec.features:
-        if (target := find_shared_feature(feature, features.key.namespace)) is not None:
-            names.setdefault(target[0], set()).add(target[1])
+    names = _list_used_names(features)
     definitions: list[SharedDefinition] = []
     room = MAX_CHARS
     for key in sorted(names)[:MAX_FEATURES]:
@@ -138,9 +142,22 @@ def write_definitions(
             continue
         text = json.dumps(_select_definition(origin, names[key]), separators=(",", ":"), sort_keys=True)
         if len(text) <= min(room, MAX_DEFINITION_CHARS):
-            definitions.append(SharedDefinition(feature_compute=str(key), definition=text))
+            definitions.append(
+                SharedDefinition(
+                    feature_compute=str(key), features=tuple(sorted(names[key])), definition=text
+                )
+            )
             room -= len(text)
     return tuple(definitions)
+
+
+def _list_used_names(features: FeatureCompute) -> Mapping[ObjectKey, AbstractSet[str]]:
+    """Return the features that `features` uses by name, by the FeatureComputes that declare them."""
+    names: dict[ObjectKey, set[str]] = {}
+    for feature in features.spec.features:
+        if (target := find_shared_feature(feature, features.key.namespace)) is not None:
+            names.setdefault(target[0], set()).add(target[1])
+    return names
 
 
 def _select_definition(origin: FeatureCompute, names: Collection[str]) -> Mapping[str, Any]:
