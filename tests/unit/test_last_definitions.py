@@ -284,13 +284,23 @@ def test_a_forged_status_brings_no_secret_of_another_namespace() -> None:
         compile_features(user.parse({**user.dump(), "status": status}), {}.get)
 
 
-def test_definitions_that_are_too_long_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    user, origin = a_user(shared("idle_log")), an_origin()
-    length = len(read_definitions(plan(user, origin))[0]["definition"])
+def test_definitions_that_are_too_long_are_not_kept_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    age = {"features": live_features_spec()["features"][:1], "sources": [PROFILES]}
+    origins = (an_origin(), an_origin("near", "feed", **age))
+    user = a_user(shared("idle_log"), shared("other", "age", "near"))
+    lengths = [len(item["definition"]) for item in read_definitions(plan(user, *origins))]
 
-    monkeypatch.setattr(last_definitions, "MAX_CHARS", length - 1)
+    monkeypatch.setattr(last_definitions, "MAX_DEFINITION_CHARS", sum(lengths))
+    fitting = plan(user, *origins)
+    monkeypatch.setattr(last_definitions, "MAX_DEFINITION_CHARS", sum(lengths) - 1)
+    planned = plan(user, *origins)
 
-    assert read_definitions(plan(user, origin)) == []
+    assert [item["featureCompute"] for item in read_definitions(fitting)] == ["ads/live", "feed/near"]
+    assert [item["featureCompute"] for item in read_definitions(planned)] == ["ads/live"]
+    status, _, message = read_condition(planned, "PlanCompiled")
+    assert status == "True"
+    assert "the definition of FeatureCompute near is too long to keep" in message
+    assert "too long" not in read_condition(fitting, "PlanCompiled")[2]
 
 
 def test_pipelines_and_inferences_see_the_same_plan() -> None:

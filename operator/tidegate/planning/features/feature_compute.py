@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.api.feature_status import FeatureComputeStatus
+from tidegate.api.feature_status import MAX_DEFINITION_CHARS, FeatureComputeStatus
 from tidegate.api.inference import TensorMetadata
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
@@ -24,6 +24,7 @@ from tidegate.planning.features.freshness import (
 )
 from tidegate.planning.features.last_definitions import (
     CompiledFeatures,
+    WrittenDefinitions,
     compile_features,
     write_definitions,
 )
@@ -166,7 +167,7 @@ def _find_reason(error: InvalidSpecError) -> Reason:
     return error.reason if isinstance(error, SharedFeatureError) else Reason.PLAN_INVALID
 
 
-def _judge_plan(compiled: CompiledFeatures) -> Verdict:
+def _judge_plan(compiled: CompiledFeatures, definitions: WrittenDefinitions) -> Verdict:
     features, plan, error = compiled.features, compiled.plan, compiled.outdated
     if error is not None:
         names = " and ".join(_format_origins(compiled.last, features.key.namespace))
@@ -177,6 +178,12 @@ def _judge_plan(compiled: CompiledFeatures) -> Verdict:
     message = f"{len(plan.outputs)} features{_describe_shared(features)}, plan {plan.hash[:12]}"
     if features.spec.store is not None and not plan.streams:
         message += "; spec.store is not used, because no feature reads events"
+    if definitions.too_long:
+        names = " and ".join(_format_origins(definitions.too_long, features.key.namespace))
+        message += (
+            f"; the definition of {names} is too long to keep, because a status has {MAX_DEFINITION_CHARS} characters of them: without "
+            "its owner's object this plan does not compile, so use fewer of its features"
+        )
     return Verdict(True, Reason.PLAN_COMPILED, message)
 
 
@@ -228,9 +235,10 @@ def _build_status(
 ) -> FeatureComputeStatus:
     features, plan = observed.features, compiled.plan
     generation = features.metadata.generation
+    definitions = write_definitions(features, compiled, observed.origins.get)
     conditions = (
         *kstatus_conditions(_judge_readiness(observed, verdicts), generation),
-        make_condition(ConditionType.PLAN_COMPILED, _judge_plan(compiled), generation),
+        make_condition(ConditionType.PLAN_COMPILED, _judge_plan(compiled, definitions), generation),
         make_condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
         make_condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
         *((make_fresh_condition(readings, generation),) if readings.can_age else ()),
@@ -252,7 +260,7 @@ def _build_status(
         selector=format_selector(make_features_selector(features)),
         watermarks=make_watermarks(readings),
         tables=make_loaded_tables(readings.tables, readings.replicas),
-        shared_definitions=write_definitions(features, compiled, observed.origins.get),
+        shared_definitions=definitions.items,
         backfill=backfill.progress,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tidegate.api.feature_compute import REQUEST_OWNER, FeatureCompute
-from tidegate.api.feature_status import MAX_DEFINITION_CHARS, MAX_FEATURES, SharedDefinition
+from tidegate.api.feature_status import MAX_DEFINITION_CHARS, SharedDefinition
 from tidegate.api.meta import ApiModel, ObjectKey
 from tidegate.api.shared_names import SHARED_WITH_ANNOTATION
 from tidegate.errors import InvalidSpecError
@@ -21,9 +21,6 @@ from tidegate.planning.features.shared_features import (
     resolve_shared,
 )
 from tidegate_dataplane.contract import FeaturePlan
-
-MAX_CHARS: Final = 1 << 18
-"""Characters of all definitions in one status; an object of the API has at most 1.5 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,29 +123,37 @@ def _read_definitions(features: FeatureCompute) -> Mapping[ObjectKey, FeatureCom
     return definitions
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenDefinitions:
+    """The definitions of a status, and the FeatureComputes whose definition does not fit into it beside the others."""
+
+    items: tuple[SharedDefinition, ...] = ()
+    too_long: tuple[ObjectKey, ...] = ()
+
+
 def write_definitions(
     features: FeatureCompute, compiled: CompiledFeatures, find: FindFeatures
-) -> tuple[SharedDefinition, ...]:
-    """Return what the shared features of `compiled` are made of, by the FeatureComputes that declare them.
+) -> WrittenDefinitions:
+    """Write what the shared features of `compiled` are made of, by the FeatureComputes that declare them.
 
-    `features` is the object whose status has them, as much as a status can have.
+    `features` is the object whose status has them.
     """
-    names = _list_used_names(features)
-    definitions: list[SharedDefinition] = []
-    room = MAX_CHARS
-    for key in sorted(names)[:MAX_FEATURES]:
+    items: list[SharedDefinition] = []
+    too_long: list[ObjectKey] = []
+    room = MAX_DEFINITION_CHARS
+    for key, names in sorted(_list_used_names(features).items()):
         origin = compiled.last.get(key) or find(key)
         if origin is None:
             continue
-        text = json.dumps(_select_definition(origin, names[key]), separators=(",", ":"), sort_keys=True)
-        if len(text) <= min(room, MAX_DEFINITION_CHARS):
-            definitions.append(
-                SharedDefinition(
-                    feature_compute=str(key), features=tuple(sorted(names[key])), definition=text
-                )
-            )
-            room -= len(text)
-    return tuple(definitions)
+        text = json.dumps(_select_definition(origin, names), separators=(",", ":"), sort_keys=True)
+        if len(text) > room:
+            too_long.append(key)
+            continue
+        room -= len(text)
+        items.append(
+            SharedDefinition(feature_compute=str(key), features=tuple(sorted(names)), definition=text)
+        )
+    return WrittenDefinitions(tuple(items), tuple(too_long))
 
 
 def _list_used_names(features: FeatureCompute) -> Mapping[ObjectKey, AbstractSet[str]]:
