@@ -285,8 +285,8 @@ def test_a_forged_status_brings_no_secret_of_another_namespace() -> None:
 
 
 def test_definitions_that_are_too_long_are_not_kept_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    age = {"features": live_features_spec()["features"][:1], "sources": [PROFILES]}
-    origins = (an_origin(), an_origin("near", "feed", **age))
+    age = live_features_spec()["features"][:1]
+    origins = (an_origin(), an_origin("near", "feed", features=age, sources=[PROFILES]))
     user = a_user(shared("idle_log"), shared("other", "age", "near"))
     lengths = [len(item["definition"]) for item in read_definitions(plan(user, *origins))]
 
