@@ -160,7 +160,27 @@ def test_refused_child_is_the_reason() -> None:
     ("cpu", "processes"), [("100m", 1), ("1", 1), ("1900m", 1), ("2", 2), ("3500m", 3), ("64", 8)]
 )
 def test_each_whole_core_has_a_process_that_computes(cpu: str, processes: int) -> None:
+    assert count_instances(a_feature_compute(resources={"cpu": cpu, "memory": "4Gi"})) == processes
+
+
+@pytest.mark.parametrize(
+    ("memory", "processes"), [("128Mi", 1), ("511Mi", 1), ("512Mi", 2), ("1Gi", 4), ("64Gi", 8)]
+)
+def test_a_process_needs_256_mib_of_memory(memory: str, processes: int) -> None:
+    assert count_instances(a_feature_compute(resources={"cpu": "16", "memory": memory})) == processes
+
+
+@pytest.mark.parametrize(("cpu", "size"), [("1", "256Mi"), ("4", "256Mi"), ("5", "320Mi"), ("8", "512Mi")])
+def test_each_process_has_64_mib_of_shared_memory(cpu: str, size: str) -> None:
     planned = a_plan(a_feature_compute(resources={"cpu": cpu, "memory": "4Gi"}))
 
-    config: Any = next(item for item in planned.apply if item["kind"] == "ConfigMap")
-    assert DesiredState.model_validate_json(config["data"]["desired.json"]).instances == processes
+    (deployment,) = (item for item in planned.apply if item["kind"] == "Deployment")
+    volumes: Any = deployment["spec"]["template"]["spec"]["volumes"]  # type: ignore[index]
+    shm = next(volume for volume in volumes if volume["name"] == "shm")
+    assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
+
+
+def count_instances(features: FeatureCompute) -> int:
+    """How many processes the agent lets compute."""
+    config: Any = next(item for item in a_plan(features).apply if item["kind"] == "ConfigMap")
+    return DesiredState.model_validate_json(config["data"]["desired.json"]).instances

@@ -138,6 +138,30 @@ def test_keys_that_are_remembered_are_found_as_at_first(
         assert prices(engine, *asked) == wanted
 
 
+@pytest.mark.parametrize(("instances", "searched"), [(1, 0), (2, 0), (4, 20)])
+def test_the_processes_of_a_version_remember_so_many_keys_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instances: int, searched: int
+) -> None:
+    monkeypatch.setattr(mapped_table, "RECENT_KEYS", 40)
+    keys = [f"k{number}" for number in range(20)]
+    parquet = write_table(tmp_path / "t.parquet", item_id=keys, price=[float(row) for row in range(20)])
+    order = an_order(parquet, tmp_path / "t.table", PRICE)
+    convert.convert_file(order)
+    engine = FeatureEngine.from_files(order.plan, {order.table: order.target}, instances=instances)
+    for key in keys:
+        prices(engine, key)
+    make_words, counts = mapped_table.make_words, list[int]()
+
+    def count_words(texts: Any, words: int) -> Any:
+        counts.append(len(texts))
+        return make_words(texts, words)
+
+    monkeypatch.setattr(mapped_table, "make_words", count_words)
+
+    assert [prices(engine, key) for key in keys] == [[float(row)] for row in range(20)]
+    assert sum(counts) == searched
+
+
 def test_two_keys_with_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hash_words, seeds = table_keys.hash_words, set[int]()
 
