@@ -73,7 +73,10 @@ def hash_features_source(features: FeatureCompute, plan: FeaturePlan) -> str:
     """Return the hash in names and labels: what changes them, or another object of the same name, needs new pods."""
     store = [] if plan.store is None else [plan.store.model_dump(mode="json")]
     letters = [[item.model_dump(mode="json") for item in plan.dead_letters]] if plan.dead_letters else []
-    return hash_json([features.metadata.uid, plan.hash, *store, *letters])
+    processes = count_processes(features)
+    return hash_json(
+        [features.metadata.uid, plan.hash, *store, *letters, *([processes] if processes > 1 else [])]
+    )
 
 
 def make_features_selector(features: FeatureCompute) -> dict[str, str]:
