@@ -40,7 +40,7 @@ from tidegate_dataplane.features.table_layout import (
 from tidegate_dataplane.features.tables import ParquetRows, TableBlock, count_block_rows
 
 MAX_ROWS = 1_000_000_000
-"""Rows of a table, of which an index numbers fewer than 2^32: with one column, so many take 3 to 15 minutes of a processor.
+"""Rows of a table; an index numbers fewer than 2^32. With one column, they take 3 to 15 minutes of a processor.
 
 A conversion has an hour.
 """

@@ -98,7 +98,7 @@ def resolve_if_usable(features: FeatureCompute, find: FindFeatures) -> FeatureCo
 def _read_definitions(features: FeatureCompute) -> Mapping[ObjectKey, FeatureCompute]:
     """Return the last definitions of the status as objects that share with the namespace of `features`.
 
-    Without those of FeatureComputes of which it uses another feature by now: their owners consented to what was used.
+    One from which another feature is used by now is left out: its owner consented to what was used.
     """
     used_names = _list_used_names(features)
     definitions: dict[ObjectKey, FeatureCompute] = {}
