@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from tidegate.api.feature_compute import REQUEST_OWNER, FeatureCompute
 from tidegate.api.feature_status import MAX_DEFINITION_CHARS, SharedDefinition
