@@ -267,8 +267,10 @@ def test_a_damaged_definition_counts_as_none(definition: str) -> None:
     damaged = {"featureCompute": "ads/live", "definition": definition}
     edited = user.parse({**user.dump(), "status": {**planned.status, "sharedDefinitions": [damaged]}})
 
-    with pytest.raises(InvalidSpecError, match="does not exist"):
+    with pytest.raises(InvalidSpecError, match="does not exist") as caught:
         compile_features(edited, {}.get)
+    # Who follows the causes of an error comes to an end.
+    assert caught.value.__cause__ is not caught.value
     assert compile_features(edited, {an_origin().key: an_origin()}.get).outdated is None
 
 

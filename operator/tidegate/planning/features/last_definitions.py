@@ -71,7 +71,7 @@ def _compile_with_last(
             else:
                 return replace(compiled, outdated=cause)
         used |= choices[-1]
-    raise cause from error
+    raise cause
 
 
 def _list_choices(error: InvalidSpecError, unused: Collection[ObjectKey]) -> Sequence[frozenset[ObjectKey]]:
