@@ -651,8 +651,9 @@ class TestReads:
     def test_the_cache_is_bounded_in_bytes(
         self, server: RunningRedis, clock: list[float], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tidegate_dataplane.features.redis_events.MAX_CACHED_BYTES", 3 * ENTRY_BYTES)
-        reader = self.open_reader(server, clock)
+        monkeypatch.setattr("tidegate_dataplane.features.redis_events.MAX_CACHED_BYTES", 7 * ENTRY_BYTES)
+        # One of two processes, which have the bytes together.
+        reader = server.open_reader(server.plan(a_click_plan()), lambda: clock[0], instances=2)
 
         self.count_events(reader, *range(10))
         self.count_events(reader, 7, 8, 9)

@@ -97,7 +97,7 @@ def test_a_feature_follows_the_object_that_declares_it_while_that_shares_it(
         kubectl("delete", *live)
         message = wait_for_reason(kubectl, namespace, Reason.TARGET_NOT_FOUND)
         after = read_status(kubectl, namespace)
-        assert f"its last usable definition counts, in plan {after['planHash'][:12]}" in message
+        assert f"of FeatureCompute {owner}/live counts, in plan {after['planHash'][:12]}" in message
         # The rest of the spec applies.
         home_name = ("featurecompute", "home", "-n", namespace)
         kubectl("patch", *home_name, "--type=merge", "-p", '{"spec": {"resources": {"memory": "777Mi"}}}')

@@ -160,7 +160,45 @@ def test_refused_child_is_the_reason() -> None:
     ("cpu", "processes"), [("100m", 1), ("1", 1), ("1900m", 1), ("2", 2), ("3500m", 3), ("64", 8)]
 )
 def test_each_whole_core_has_a_process_that_computes(cpu: str, processes: int) -> None:
+    assert count_instances(a_feature_compute(resources={"cpu": cpu, "memory": "4Gi"})) == processes
+
+
+@pytest.mark.parametrize(
+    ("memory", "processes"), [("128Mi", 1), ("511Mi", 1), ("512Mi", 2), ("1Gi", 4), ("64Gi", 8)]
+)
+def test_a_process_needs_256_mib_of_memory(memory: str, processes: int) -> None:
+    assert count_instances(a_feature_compute(resources={"cpu": "16", "memory": memory})) == processes
+
+
+@pytest.mark.parametrize(("cpu", "is_same"), [("1", True), ("1500m", True), ("2", False)])
+def test_pods_with_another_number_of_processes_are_other_pods(cpu: str, is_same: bool) -> None:
+    features = a_feature_compute(resources={"cpu": "1", "memory": "4Gi"})
+    changed = a_feature_compute(resources={"cpu": cpu, "memory": "4Gi"})
+    before, after = a_plan(features), a_plan(changed)
+
+    assert (a_pod_of(after).source == a_pod_of(before).source) == is_same
+    # The order that running pods have stays as it is until they are replaced.
+    assert (
+        find_config_map(after)["metadata"]["name"] == find_config_map(before)["metadata"]["name"]
+    ) == is_same
+
+
+@pytest.mark.parametrize(("cpu", "size"), [("1", "256Mi"), ("4", "256Mi"), ("5", "320Mi"), ("8", "512Mi")])
+def test_each_process_has_64_mib_of_shared_memory(cpu: str, size: str) -> None:
     planned = a_plan(a_feature_compute(resources={"cpu": cpu, "memory": "4Gi"}))
 
-    config: Any = next(item for item in planned.apply if item["kind"] == "ConfigMap")
-    assert DesiredState.model_validate_json(config["data"]["desired.json"]).instances == processes
+    deployment: Any = next(item for item in planned.apply if item["kind"] == "Deployment")
+    volumes = deployment["spec"]["template"]["spec"]["volumes"]
+    shm = next(volume for volume in volumes if volume["name"] == "shm")
+    assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
+
+
+def count_instances(features: FeatureCompute) -> int:
+    """How many processes the agent lets compute."""
+    config = find_config_map(a_plan(features))
+    return DesiredState.model_validate_json(config["data"]["desired.json"]).instances
+
+
+def find_config_map(plan: ReconcilePlan) -> Any:
+    """The ConfigMap with the order of the pods."""
+    return next(item for item in plan.apply if item["kind"] == "ConfigMap")

@@ -91,7 +91,8 @@ def test_without_a_usable_definition_the_last_one_counts_and_the_rest_of_the_spe
     assert (status, given_reason) == ("False", reason)
     assert says in message
     assert message.endswith(
-        f"; until then its last usable definition counts, in plan {read_plan_hash(before)[:12]}"
+        "; until then the last usable definition of FeatureCompute ads/live counts, in plan "
+        f"{read_plan_hash(before)[:12]}"
     )
     # Its pods answer: what is not there yet is the pods' matter alone.
     assert read_condition(planned, "Ready") == read_condition(plan(edited, an_origin()), "Ready")
@@ -120,6 +121,23 @@ def test_what_was_never_used_is_not_there_and_nothing_runs_differently() -> None
     assert read_condition(planned, "Ready")[0] == "False"
     # The definition is there for when the spec is put right.
     assert read_definitions(planned)
+
+
+def test_what_a_used_feature_reads_cannot_be_used_by_name_after_consent_is_withdrawn() -> None:
+    user = a_user(shared("idle_log"), shared("age"))
+    before = plan(user, an_origin())
+    withdrawn = an_origin(shared_with="ops")
+    assert [item["features"] for item in read_definitions(before)] == [["age", "idle_log"]]
+
+    planned = plan(after(user, before, features=[shared("idle_log"), shared("idle")]), withdrawn)
+
+    assert planned.apply == ()
+    assert read_condition(planned, "PlanCompiled")[:2] == ("False", "TargetNotFound")
+    # Another name here for what was used, and less of it, are no new use.
+    renamed = plan(after(user, before, features=[shared("log", "idle_log")]), withdrawn)
+    outputs: Any = renamed.status["outputs"]
+    assert [output["name"] for output in outputs] == ["log"]
+    assert [item["features"] for item in read_definitions(renamed)] == [["idle_log"]]
 
 
 def test_an_own_mistake_is_named_and_no_old_definition_is_blamed() -> None:
@@ -152,6 +170,49 @@ def test_each_origin_has_the_present_or_the_last_definition_as_a_whole() -> None
     assert "has no feature idle_log" in str(compiled.outdated)
 
 
+@pytest.mark.parametrize("changed", ["near", "wide"])
+def test_one_incompatible_origin_keeps_no_other_at_its_last_definition(changed: str) -> None:
+    names = ("near", "wide")
+    age = live_features_spec()["features"][:1]
+    clips = [
+        {"name": f"own_{name}", "clip": {"field": f"feature.{name}", "min": 0, "max": 9}} for name in names
+    ]
+    user = a_user(shared("idle_log"), *(shared(name, "age", name) for name in names), *clips)
+    usable = {name: an_origin(name, "feed", features=age, sources=[PROFILES]) for name in names}
+    before = plan(user, an_origin(), *usable.values())
+    # What a clip cannot read is an error of the clip, which names no FeatureCompute.
+    sequence = {"name": "age", "sequence": {"field": "clicks.item_id", "last": 3}}
+    unusable = an_origin(changed, "feed", features=[sequence])
+    idle = {"name": "idle", "timeSince": {"source": "clicks"}}
+    clip = {"name": "idle_log", "clip": {"field": "feature.idle", "min": 0, "max": 3}}
+    followed = an_origin(features=[idle, clip])
+
+    planned = plan(after(user, before), followed, *{**usable, changed: unusable}.values())
+
+    assert read_plan_hash(planned) == read_plan_hash(plan(user, followed, *usable.values()))
+    assert read_plan_hash(planned) != read_plan_hash(before)
+    status, _, message = read_condition(planned, "PlanCompiled")
+    assert status == "False"
+    assert f"; until then the last usable definition of FeatureCompute {changed} counts, in" in message
+
+
+def test_two_incompatible_origins_both_have_their_last_definition() -> None:
+    names = ("near", "wide")
+    clips = [
+        {"name": f"own_{name}", "clip": {"field": f"feature.{name}", "min": 0, "max": 9}} for name in names
+    ]
+    user = a_user(*(shared(name, "age", name) for name in names), *clips)
+    age = live_features_spec()["features"][:1]
+    before = plan(user, *(an_origin(name, "feed", features=age, sources=[PROFILES]) for name in names))
+    sequence = {"name": "age", "sequence": {"field": "clicks.item_id", "last": 3}}
+
+    planned = plan(after(user, before), *(an_origin(name, "feed", features=[sequence]) for name in names))
+
+    assert read_plan_hash(planned) == read_plan_hash(before)
+    message = read_condition(planned, "PlanCompiled")[2]
+    assert "the last usable definition of FeatureCompute near and FeatureCompute wide counts" in message
+
+
 def test_a_definition_has_what_is_used_and_no_more() -> None:
     planned = plan(a_user(shared("idle_bucket")), an_origin(store={"redis": {"address": "redis.ads:6379"}}))
 
@@ -163,6 +224,32 @@ def test_a_definition_has_what_is_used_and_no_more() -> None:
     assert [entity["name"] for entity in definition["entities"]] == ["user"]
     assert definition.keys() == {"entities", "sources", "request", "features"}
     assert definition["request"] == []
+
+
+REQUEST_ONLY = {"name": "place", "log": {"field": "request.position"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "used"),
+    [
+        ({"features": [REQUEST_ONLY]}, ["place"]),
+        ({"features": [{"name": "bits", "hash": {"field": "user.user_id", "buckets": 9}}]}, ["bits"]),
+        ({"features": live_features_spec()["features"][:1], "sources": [PROFILES]}, ["age"]),
+        ({}, ["idle_log"]),
+        ({}, ["idle_log", "clicks_1h"]),
+        ({"store": {"redis": {"address": "redis.ads:6379"}}}, ["idle_bucket"]),
+    ],
+    ids=["request only", "key only", "table", "events", "several", "store"],
+)
+def test_each_definition_that_is_written_reads_back(spec: dict[str, Any], used: list[str]) -> None:
+    user = a_user(*(shared(name) for name in used))
+    before = plan(user, an_origin(**spec))
+    assert read_condition(before, "PlanCompiled")[0] == "True"
+
+    compiled = compile_features(after(user, before), {}.get)
+
+    assert compiled.plan.hash == before.status["planHash"]
+    assert read_definitions(plan(after(user, before))) == read_definitions(before)
 
 
 def test_a_spec_that_shares_nothing_any_more_keeps_nothing() -> None:
@@ -180,8 +267,10 @@ def test_a_damaged_definition_counts_as_none(definition: str) -> None:
     damaged = {"featureCompute": "ads/live", "definition": definition}
     edited = user.parse({**user.dump(), "status": {**planned.status, "sharedDefinitions": [damaged]}})
 
-    with pytest.raises(InvalidSpecError, match="does not exist"):
+    with pytest.raises(InvalidSpecError, match="does not exist") as caught:
         compile_features(edited, {}.get)
+    # Who follows the causes of an error comes to an end.
+    assert caught.value.__cause__ is not caught.value
     assert compile_features(edited, {an_origin().key: an_origin()}.get).outdated is None
 
 
@@ -197,13 +286,23 @@ def test_a_forged_status_brings_no_secret_of_another_namespace() -> None:
         compile_features(user.parse({**user.dump(), "status": status}), {}.get)
 
 
-def test_definitions_that_are_too_long_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    user, origin = a_user(shared("idle_log")), an_origin()
-    length = len(read_definitions(plan(user, origin))[0]["definition"])
+def test_definitions_that_are_too_long_are_not_kept_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    age = live_features_spec()["features"][:1]
+    origins = (an_origin(), an_origin("near", "feed", features=age, sources=[PROFILES]))
+    user = a_user(shared("idle_log"), shared("other", "age", "near"))
+    lengths = [len(item["definition"]) for item in read_definitions(plan(user, *origins))]
 
-    monkeypatch.setattr(last_definitions, "MAX_CHARS", length - 1)
+    monkeypatch.setattr(last_definitions, "MAX_DEFINITION_CHARS", sum(lengths))
+    fitting = plan(user, *origins)
+    monkeypatch.setattr(last_definitions, "MAX_DEFINITION_CHARS", sum(lengths) - 1)
+    planned = plan(user, *origins)
 
-    assert compile_features(user, {origin.key: origin}.get).definitions == ()
+    assert [item["featureCompute"] for item in read_definitions(fitting)] == ["ads/live", "feed/near"]
+    assert [item["featureCompute"] for item in read_definitions(planned)] == ["ads/live"]
+    status, _, message = read_condition(planned, "PlanCompiled")
+    assert status == "True"
+    assert "the definition of FeatureCompute near is too long to keep" in message
+    assert "too long" not in read_condition(fitting, "PlanCompiled")[2]
 
 
 def test_pipelines_and_inferences_see_the_same_plan() -> None:
@@ -213,3 +312,17 @@ def test_pipelines_and_inferences_see_the_same_plan() -> None:
     resolved = resolve_if_usable(after(user, before), {}.get)
 
     assert compile_plan(resolved).hash == before.status["planHash"]
+
+
+def test_definitions_that_can_be_used_are_neither_read_from_the_status_nor_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    user, origin = a_user(shared("idle_log")), an_origin()
+    edited = after(user, plan(user, origin))
+    monkeypatch.delattr(last_definitions, "json")
+
+    resolved = resolve_if_usable(edited, {origin.key: origin}.get)
+
+    assert [feature.name for feature in resolved.spec.features] == ["ads/live.idle", "idle_log"]
+    with pytest.raises(NameError, match="json"):
+        resolve_if_usable(edited, {}.get)

@@ -138,6 +138,30 @@ def test_keys_that_are_remembered_are_found_as_at_first(
         assert prices(engine, *asked) == wanted
 
 
+@pytest.mark.parametrize(("instances", "searched"), [(1, 0), (2, 0), (4, 20)])
+def test_the_processes_of_a_version_remember_so_many_keys_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instances: int, searched: int
+) -> None:
+    monkeypatch.setattr(mapped_table, "RECENT_KEYS", 40)
+    keys = [f"k{number}" for number in range(20)]
+    parquet = write_table(tmp_path / "t.parquet", item_id=keys, price=[float(row) for row in range(20)])
+    order = an_order(parquet, tmp_path / "t.table", PRICE)
+    convert.convert_file(order)
+    engine = FeatureEngine.from_files(order.plan, {order.table: order.target}, instances=instances)
+    for key in keys:
+        prices(engine, key)
+    make_words, counts = mapped_table.make_words, list[int]()
+
+    def count_words(texts: Any, words: int) -> Any:
+        counts.append(len(texts))
+        return make_words(texts, words)
+
+    monkeypatch.setattr(mapped_table, "make_words", count_words)
+
+    assert [prices(engine, key) for key in keys] == [[float(row)] for row in range(20)]
+    assert sum(counts) == searched
+
+
 def test_two_keys_with_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hash_words, seeds = table_keys.hash_words, set[int]()
 
@@ -517,11 +541,36 @@ def test_a_disk_that_gets_full_is_reported_with_both_numbers(tmp_path: Path, siz
     with files_of_at_most(size):
         result = convert.convert_file(order)
 
-    assert result.needed_bytes == 221_544
-    assert result.error.startswith("table 'profiles' needs 221,544 bytes of disk when it is converted, and ")
+    assert result.needed_bytes == 185_544
+    assert result.error.startswith("table 'profiles' needs 185,544 bytes of disk when it is converted, and ")
     assert "free: free space on the disk, or read fewer columns of the table" in result.error
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
     assert not convert.convert_file(order).error
+
+
+@pytest.mark.parametrize(
+    ("window", "keys", "is_divided"),
+    [
+        (13_024, range(3000), False),
+        (13_023, range(3000), True),
+        (1 << 21, range(3000), False),
+        (13_023, range(0, 3000 * 10**6, 10**6), True),
+        (1 << 21, range(0, 3000 * 10**6, 10**6), False),
+    ],
+)
+def test_partitions_are_in_the_needed_disk_where_there_may_be_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int, keys: range, is_divided: bool
+) -> None:
+    monkeypatch.setattr(key_writer, "WINDOW_KEYS", window)
+    parquet = write_table(tmp_path / "t.parquet", user_id=list(keys), age=[1] * 3000)
+    order = an_order(parquet, tmp_path / "t.table")
+    usage = shutil.disk_usage(tmp_path)._replace(total=10_000_000, free=1)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda folder: usage)
+        needed = convert.convert_file(order).needed_bytes
+
+    assert needed == 185_544 + (12 * 3000 if is_divided else 0)
+    assert convert.convert_file(order).size + 8 * 3000 <= needed
 
 
 def test_a_table_that_does_not_fit_beside_the_reserve_is_not_begun(
@@ -535,7 +584,7 @@ def test_a_table_that_does_not_fit_beside_the_reserve_is_not_begun(
 
     result = convert.convert_file(reserved)
 
-    assert result.needed_bytes == 65_596
+    assert result.needed_bytes == 65_584
     assert "and 1,000 are free beside a reserve of 10% of the disk:" in result.error
     assert not convert.convert_file(order).error
 

@@ -391,7 +391,7 @@ async def test_a_table_for_which_the_disk_is_too_small_is_named_and_the_old_one_
     assert pod.answer() == [1, 1, 1]
     assert pod.table.problem is TableProblem.TABLE_UNREACHABLE
     assert pod.table.message == (
-        "table 'profiles' needs 66,064 bytes of disk when it is converted, and 5,000 are free beside a reserve of 10% of the "
+        "table 'profiles' needs 65,944 bytes of disk when it is converted, and 5,000 are free beside a reserve of 10% of the "
         "disk: raise spec.tableStorage, free space on the node, or read fewer columns of the table"
     )
     assert pod.agent.build_report().phase is AgentPhase.READY

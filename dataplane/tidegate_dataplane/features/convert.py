@@ -21,6 +21,7 @@ from tidegate_dataplane.features.errors import DiskFullError, FeatureError
 from tidegate_dataplane.features.key_writer import (
     KeySpill,
     WrittenIndex,
+    estimate_index,
     measure_index,
     write_all,
     write_index,
@@ -32,15 +33,17 @@ from tidegate_dataplane.features.table_keys import count_key_words, hash_words, 
 from tidegate_dataplane.features.table_layout import (
     KEY_FIELD,
     TableLayout,
-    estimate_bytes,
     list_layouts,
     name_feature,
     name_hash,
 )
 from tidegate_dataplane.features.tables import ParquetRows, TableBlock, count_block_rows
 
-MAX_ROWS = 4_000_000_000
-"""Rows of a table: an index numbers them in 32 bits."""
+MAX_ROWS = 1_000_000_000
+"""Rows of a table; an index numbers fewer than 2^32. With one column, they take 3 to 15 minutes of a processor.
+
+A conversion has an hour.
+"""
 MEMORY_BYTES = 512 << 20
 """Memory that the process of a conversion may allocate beside its libraries; the agent's container has 1 GiB for both."""
 SEEDS = 8
@@ -137,7 +140,7 @@ def write_table(
                 f"table {layout.table!r} has {count:,} rows, and {MAX_ROWS:,} are possible: split it into several tables"
             )
         key_words = _count_key_words(rows, layout) if layout.has_text_keys else 0
-        needed = estimate_bytes(layout, count, key_words)
+        needed = _estimate_bytes(layout, count, key_words)
         writer = _TableWriter(file, layout, folder, key_words, disk)
         writer.check_size(RECORDS_OFFSET + (count + 1) * layout.make_dtype(key_words).itemsize)
         if needed > disk.measure_room(folder):
@@ -152,6 +155,12 @@ def write_table(
         if error.errno in _FULL:
             raise _report_full_disk(layout.table, needed, folder, disk) from error
         raise FeatureError(f"table {layout.table!r} cannot be converted: {error}") from error
+
+
+def _estimate_bytes(layout: TableLayout, rows: int, key_words: int) -> int:
+    """Return the most bytes on the disk that a conversion needs: the file, and what is written beside it."""
+    records = (rows + 1) * layout.make_dtype(key_words).itemsize
+    return records + estimate_index(rows, are_keys=not layout.has_text_keys) + (1 << 16)
 
 
 def _count_key_words(rows: TableRows, layout: TableLayout) -> int:

@@ -121,14 +121,17 @@ class FeatureEngine:
         plan: FeaturePlan,
         paths: Mapping[str, Path],
         events: Mapping[str, EventSource] | EventReader | None = None,
+        instances: int = 1,
     ) -> "FeatureEngine":
         """Make the engine from the converted file of each table, by name, and the events of each stream.
+
+        `instances` processes of a pod do so.
 
         Raises:
             FeatureError: the plan and the tables or the streams do not fit.
         """
         check_fields(plan)
-        return cls(plan, map_tables(plan, paths), events)
+        return cls(plan, map_tables(plan, paths, instances), events)
 
     def compute_features(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every feature, [n, k], for `inputs`, [n] or [n, 1] each, named as the plan's inputs.

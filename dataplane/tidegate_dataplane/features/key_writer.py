@@ -190,6 +190,13 @@ def measure_index(spill: KeySpill, *, are_keys: bool) -> int:
     return 8 * BUCKET_WORDS * _count_homes(spill)
 
 
+def estimate_index(rows: int, *, are_keys: bool) -> int:
+    """Return the most bytes of the index of `rows` keys, with the tokens and, if it has several windows, their partitions."""
+    entries = DENSE_FACTOR * rows + 1024 if are_keys else rows
+    pair_bytes = PAIR.itemsize if entries > WINDOW_KEYS else 0
+    return rows * (8 * BUCKET_WORDS // _KEYS_PER_BUCKET + 8 + pair_bytes)
+
+
 def write_all(file: BinaryIO, values: npt.NDArray[Any]) -> None:
     """Write an array; a file without buffer may take less at a time."""
     remaining = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data

@@ -22,7 +22,7 @@ from tidegate_dataplane.features.table_keys import DenseIndex, HashedIndex, Rows
 from tidegate_dataplane.features.table_layout import KEY_FIELD, TableLayout, list_layouts
 
 RECENT_KEYS: Final = 1 << 16
-"""String keys whose rows a process remembers: to find one again takes a tenth of the time of a search."""
+"""String keys of a table whose rows all processes of a version remember: to find one again takes a tenth of the time of a search."""
 MAX_RECENT_BYTES: Final = 255
 READ_AHEAD_SHARE: Final = 0.5
 """Share of the available memory up to which tables are read at once when they are mapped, all of them together."""
@@ -42,12 +42,14 @@ class TableRecords:
 class MappedTable:
     """A converted table, read-only."""
 
-    def __init__(self, content: mmap.mmap, header: TableHeader, layout: TableLayout) -> None:
+    def __init__(self, content: mmap.mmap, header: TableHeader, layout: TableLayout, max_recent: int) -> None:
+        """`max_recent` is the number of string keys whose rows are remembered."""
         self._content = content
         self._header = header
         self._dtype = layout.make_dtype(header.key_words)
         self._has_text_keys = layout.has_text_keys
         self._recent: dict[bytes, int] = {}
+        self._max_recent = max_recent
         count = (header.rows + 1) * header.record_bytes // 8
         records = np.frombuffer(content, dtype=np.uint64, count=count, offset=RECORDS_OFFSET)
         self._records = records.reshape(header.rows + 1, -1)
@@ -100,9 +102,9 @@ class MappedTable:
         positions = np.flatnonzero(rows < 0)
         searched = [keys[position] for position in positions.tolist()]
         rows[positions] = self._search_texts(searched)
-        if len(self._recent) > RECENT_KEYS - len(searched):
+        if len(self._recent) > self._max_recent - len(searched):
             self._recent.clear()
-        for key, row in zip(searched[:RECENT_KEYS], rows[positions].tolist(), strict=False):
+        for key, row in zip(searched[: self._max_recent], rows[positions].tolist(), strict=False):
             if len(key) <= MAX_RECENT_BYTES:
                 self._recent[key] = row
         return rows
@@ -118,8 +120,8 @@ class MappedTable:
         return TableRecords(values.reshape(len(rows)), rows, self.row_count)
 
 
-def map_table(file: BinaryIO, layout: TableLayout) -> MappedTable:
-    """Map an open converted table; the file may be closed and removed afterwards.
+def map_table(file: BinaryIO, layout: TableLayout, instances: int = 1) -> MappedTable:
+    """Map an open converted table; the file may be closed and removed afterwards. `instances` processes map it.
 
     Raises:
         FeatureError: it is not the complete conversion of a table with this layout.
@@ -131,7 +133,7 @@ def map_table(file: BinaryIO, layout: TableLayout) -> MappedTable:
         content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     except (FeatureError, OSError) as error:
         raise FeatureError(f"the converted table {layout.table!r} cannot be read: {error}") from error
-    return MappedTable(content, header, layout)
+    return MappedTable(content, header, layout, RECENT_KEYS // instances)
 
 
 def read_ahead(tables: Iterable[MappedTable]) -> None:
@@ -155,8 +157,8 @@ def _read_available_bytes() -> int:
     return available
 
 
-def map_tables(plan: FeaturePlan, paths: Mapping[str, Path]) -> dict[str, MappedTable]:
-    """Map the converted file of each table of a plan, by name.
+def map_tables(plan: FeaturePlan, paths: Mapping[str, Path], instances: int = 1) -> dict[str, MappedTable]:
+    """Map the converted file of each table of a plan, by name. `instances` processes map them.
 
     Raises:
         FeatureError: as `map_table`, and if a file is missing.
@@ -165,7 +167,7 @@ def map_tables(plan: FeaturePlan, paths: Mapping[str, Path]) -> dict[str, Mapped
     for name, layout in list_layouts(plan).items():
         try:
             with paths[name].open("rb") as file:
-                tables[name] = map_table(file, layout)
+                tables[name] = map_table(file, layout, instances)
         except OSError as error:
             raise FeatureError(f"the converted table {name!r} cannot be read: {error}") from error
     read_ahead(tables.values())

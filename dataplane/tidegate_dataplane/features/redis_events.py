@@ -20,6 +20,7 @@ from tidegate_dataplane.features.events import Array, SelectedEvents, join_rows
 CACHE_S: Final = 0.1
 """How long rows that were read are taken for current."""
 MAX_CACHED_BYTES: Final = 64 << 20
+"""Of all processes of a version together."""
 ENTRY_BYTES: Final = 300
 """What an entry takes beside its rows."""
 RETRY_S: Final = 0.25
@@ -45,9 +46,14 @@ class RedisEventReader:
     """
 
     def __init__(
-        self, plan: FeaturePlan, access: RedisAccess, clock: Callable[[], float] = time.monotonic
+        self,
+        plan: FeaturePlan,
+        access: RedisAccess,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        instances: int = 1,
     ) -> None:
-        """`access` is that of the plan's store. The server need not be there."""
+        """`access` is that of the plan's store, and `instances` the processes of the version. The server need not be there."""
         self._store = RedisEventStore(access, plan)
         self._store.start_connecting()
         self._timeout_s = access.order.timeout_ms / 1000
@@ -57,6 +63,7 @@ class RedisEventReader:
         self._key_types = {stream.name: entities[stream.entity] for stream in plan.streams}
         self._cache: OrderedDict[_CacheKey, _CachedRows] = OrderedDict()
         self._cached_bytes = 0
+        self._max_cached_bytes = MAX_CACHED_BYTES // instances
         self._retry_at_s = 0.0
         self.not_current: tuple[str, ...] = ()
         self.key_counts = dict.fromkeys((READ, CACHED, LAST_KNOWN, DEFAULT), 0)
@@ -127,7 +134,7 @@ class RedisEventReader:
                 self._remove_entry((name, key))
                 self._cache[name, key] = _CachedRows(rows, now_s)
                 self._cached_bytes += ENTRY_BYTES + len(rows)
-        while self._cached_bytes > MAX_CACHED_BYTES:
+        while self._cached_bytes > self._max_cached_bytes:
             self._remove_entry(next(iter(self._cache)))
 
     def _remove_entry(self, key: _CacheKey) -> None:

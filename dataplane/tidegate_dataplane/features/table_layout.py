@@ -153,8 +153,3 @@ def parse_default(feature: Lookup) -> int | float:
             f"feature {feature.name!r} has the default {feature.default}, which does not fit int64"
         )
     return value
-
-
-def estimate_bytes(layout: TableLayout, rows: int, key_words: int) -> int:
-    """Return the most bytes on the disk that a conversion needs: the file, and 8 and 12 bytes per key meanwhile."""
-    return (rows + 1) * layout.make_dtype(key_words).itemsize + rows * (24 + 8 + 12) + (1 << 16)

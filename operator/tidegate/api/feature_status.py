@@ -16,6 +16,7 @@ from tidegate.api.schema import ListAtomic, ListMap
 MAX_SOURCES: Final = 32
 MAX_FEATURES: Final = 256
 MAX_DEFINITION_CHARS: Final = 1 << 16
+"""Characters of all definitions in one status, which is read and written often: those of some 300 features."""
 
 
 class SourceWatermark(StatusModel):
@@ -71,6 +72,14 @@ class SharedDefinition(StatusModel):
     feature_compute: Annotated[
         str, Field(max_length=127, description="The FeatureCompute that declares them, namespace/name.")
     ]
+    features: Annotated[
+        tuple[Annotated[str, Field(max_length=63)], ...],
+        Field(
+            max_length=MAX_FEATURES,
+            description="Names that they have there. What these read is in the definition too, and cannot be used by name.",
+        ),
+        ListAtomic(),
+    ] = ()
     definition: Annotated[
         str,
         Field(
@@ -115,7 +124,7 @@ class FeatureComputeStatus(StatusModel):
         Field(
             max_length=MAX_FEATURES,
             description="What shared features are made of; used while their FeatureCompute does not exist, does not share any "
-            "more, or has changed such that they cannot be used. All of them have at most 262144 characters.",
+            "more, or has changed such that they cannot be used. All of them have at most 65536 characters.",
         ),
         ListMap("featureCompute", "feature_compute"),
     ] = ()

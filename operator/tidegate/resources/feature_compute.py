@@ -26,7 +26,11 @@ from tidegate_dataplane.contract import BatchingMode, DesiredState, FeaturePlan,
 _MAX_ROWS: Final = 4096
 """Largest number of rows in one request; features are vectorised, so it bounds memory rather than time."""
 MAX_PROCESSES: Final = 8
-"""Each has memory of its own for Python and its libraries; tables and events are mapped by all of them."""
+PROCESS_BYTES: Final = 256 << 20
+"""Memory of a pod for each process: Python with its libraries, twice while a table is refreshed, and the requests that it computes.
+
+Tables and events are mapped by all of them.
+"""
 _TIER: Final = Tier.REALTIME.value
 
 
@@ -59,15 +63,20 @@ def make_features_state(
 
 
 def count_processes(features: FeatureCompute) -> int:
-    """Return how many processes compute the features of a pod: one for each whole core, since each computes on one."""
-    return min(max(int(parse_quantity(features.spec.resources.cpu)), 1), MAX_PROCESSES)
+    """Return how many processes compute the features of a pod: one for each whole core that has PROCESS_BYTES of memory."""
+    resources = features.spec.resources
+    cores, room = int(parse_quantity(resources.cpu)), int(parse_quantity(resources.memory)) // PROCESS_BYTES
+    return max(min(cores, room, MAX_PROCESSES), 1)
 
 
 def hash_features_source(features: FeatureCompute, plan: FeaturePlan) -> str:
     """Return the hash in names and labels: what changes them, or another object of the same name, needs new pods."""
     store = [] if plan.store is None else [plan.store.model_dump(mode="json")]
     letters = [[item.model_dump(mode="json") for item in plan.dead_letters]] if plan.dead_letters else []
-    return hash_json([features.metadata.uid, plan.hash, *store, *letters])
+    processes = count_processes(features)
+    return hash_json(
+        [features.metadata.uid, plan.hash, *store, *letters, *([processes] if processes > 1 else [])]
+    )
 
 
 def make_features_selector(features: FeatureCompute) -> dict[str, str]:
@@ -111,6 +120,7 @@ def build_features_objects(
         storage_secret=settings.storage_secret,
         cache_folder=features.metadata.namespace if settings.node_cache_path and is_fetched(uris) else "",
         host_models=reads_host(uris) and bool(settings.models_host_path),
+        processes=count_processes(features),
         events=_make_embedded_store(features, plan),
         redis_secret=plan.store.secret if plan.store is not None else "",
     )

@@ -150,6 +150,8 @@ class ServingPod:
     """Environment of the server, besides what every server has."""
     run_as_user: int | None = None
     """User of the pod; None is that of the settings."""
+    processes: int = 1
+    """Processes of the server that answer requests, each through shared memory of its own."""
     shared_memory_of_node: bool = False
     """Whether the node mounts a /dev/shm into the server that all of its pods share."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -513,7 +515,8 @@ def _build_volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str,
 def _build_shared_memory(pod: ServingPod) -> list[dict[str, object]]:
     if pod.shared_memory_of_node:
         return []
-    return [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}}]
+    size = max(256, 64 * pod.processes)
+    return [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{size}Mi"}}]
 
 
 def _build_broker_volumes(pod: ServingPod) -> list[dict[str, object]]:

@@ -41,6 +41,7 @@ class TritonPythonModel:
         from tidegate_dataplane.contract import AS_OF, NOT_CURRENT, FeaturePlan
         from tidegate_dataplane.features.engine import FeatureEngine
         from tidegate_dataplane.features.errors import FeatureError
+        from tidegate_dataplane.runner_interface import count_instances
         from tidegate_dataplane.sampling.sampler import Sampler
         from tidegate_dataplane.sampling.watchdog import Watchdog
 
@@ -48,7 +49,8 @@ class TritonPythonModel:
         self._inputs = [spec.name for spec in plan.inputs]
         self._time_input = AS_OF if plan.streams else None
         self._mark = NOT_CURRENT
-        self._events = _open_events(plan, Path(args["model_repository"]).parent)
+        instances = count_instances(json.loads(args["model_config"]))
+        self._events = _open_events(plan, Path(args["model_repository"]).parent, instances)
         self._store_counters = (
             None
             if plan.store is None or not plan.streams
@@ -59,6 +61,7 @@ class TritonPythonModel:
                 plan,
                 {table.name: folder / "tables" / f"{table.name}.table" for table in plan.tables},
                 self._events,
+                instances,
             )
         except FeatureError as error:
             raise pb_utils.TritonModelException(str(error)) from error
@@ -134,7 +137,7 @@ def _start_counting(model: str, reader: Any) -> Any:
     return counters
 
 
-def _open_events(plan: Any, repository: Path) -> Any:
+def _open_events(plan: Any, repository: Path, instances: int) -> Any:
     """Return the events of the streams in the store; a plan without streams, or with a Redis, needs no LMDB."""
     if not plan.streams:
         return {}
@@ -145,7 +148,8 @@ def _open_events(plan: Any, repository: Path) -> Any:
         secret_dir = Path(os.environ.get("TIDEGATE_FEATURES_STORE_SECRET_DIR", "/etc/tidegate-store"))
         # For tests only.
         loopback = os.environ.get("TIDEGATE_FEATURES_ALLOW_LOOPBACK") == "true"
-        return RedisEventReader(plan, RedisAccess(plan.store, secret_dir, allow_loopback=loopback))
+        access = RedisAccess(plan.store, secret_dir, allow_loopback=loopback)
+        return RedisEventReader(plan, access, instances=instances)
     from tidegate_dataplane.event_store import EVENTS_FOLDER
     from tidegate_dataplane.features.stored_events import open_stored_events
 

@@ -1,13 +1,13 @@
 """Plan a FeatureCompute: compute its compiled plan, its objects and its status from an observation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.api.feature_status import FeatureComputeStatus
+from tidegate.api.feature_status import MAX_DEFINITION_CHARS, FeatureComputeStatus
 from tidegate.api.inference import TensorMetadata
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
@@ -22,7 +22,12 @@ from tidegate.planning.features.freshness import (
     make_fresh_condition,
     make_watermarks,
 )
-from tidegate.planning.features.last_definitions import CompiledFeatures, compile_features
+from tidegate.planning.features.last_definitions import (
+    CompiledFeatures,
+    WrittenDefinitions,
+    compile_features,
+    write_definitions,
+)
 from tidegate.planning.features.shared_features import SharedFeatureError, list_shared_keys
 from tidegate.planning.features.table_freshness import make_loaded_tables
 from tidegate.planning.inference.deployments import delete_stale, delete_stale_ingesters
@@ -162,14 +167,23 @@ def _find_reason(error: InvalidSpecError) -> Reason:
     return error.reason if isinstance(error, SharedFeatureError) else Reason.PLAN_INVALID
 
 
-def _judge_plan(compiled: CompiledFeatures) -> Verdict:
+def _judge_plan(compiled: CompiledFeatures, definitions: WrittenDefinitions) -> Verdict:
     features, plan, error = compiled.features, compiled.plan, compiled.outdated
     if error is not None:
-        message = f"{error}; until then its last usable definition counts, in plan {plan.hash[:12]}"
+        names = " and ".join(_format_origins(compiled.last, features.key.namespace))
+        message = (
+            f"{error}; until then the last usable definition of {names} counts, in plan {plan.hash[:12]}"
+        )
         return Verdict(False, _find_reason(error), message)
     message = f"{len(plan.outputs)} features{_describe_shared(features)}, plan {plan.hash[:12]}"
     if features.spec.store is not None and not plan.streams:
         message += "; spec.store is not used, because no feature reads events"
+    if definitions.too_long:
+        names = " and ".join(_format_origins(definitions.too_long, features.key.namespace))
+        message += (
+            f"; the definition of {names} is too long to keep, because a status has {MAX_DEFINITION_CHARS} characters of them: without "
+            "its owner's object this plan does not compile, so use fewer of its features"
+        )
     return Verdict(True, Reason.PLAN_COMPILED, message)
 
 
@@ -221,9 +235,10 @@ def _build_status(
 ) -> FeatureComputeStatus:
     features, plan = observed.features, compiled.plan
     generation = features.metadata.generation
+    definitions = write_definitions(features, compiled, observed.origins.get)
     conditions = (
         *kstatus_conditions(_judge_readiness(observed, verdicts), generation),
-        make_condition(ConditionType.PLAN_COMPILED, _judge_plan(compiled), generation),
+        make_condition(ConditionType.PLAN_COMPILED, _judge_plan(compiled, definitions), generation),
         make_condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
         make_condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
         *((make_fresh_condition(readings, generation),) if readings.can_age else ()),
@@ -245,7 +260,7 @@ def _build_status(
         selector=format_selector(make_features_selector(features)),
         watermarks=make_watermarks(readings),
         tables=make_loaded_tables(readings.tables, readings.replicas),
-        shared_definitions=compiled.definitions,
+        shared_definitions=definitions.items,
         backfill=backfill.progress,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
@@ -301,8 +316,11 @@ def _describe_shared(features: FeatureCompute) -> str:
 
 
 def _list_origins(features: FeatureCompute) -> tuple[str, ...]:
-    namespace = features.key.namespace
-    return tuple(f"FeatureCompute {format_shared_name(key, namespace)}" for key in list_shared_keys(features))
+    return _format_origins(list_shared_keys(features), features.key.namespace)
+
+
+def _format_origins(keys: Iterable[ObjectKey], namespace: str) -> tuple[str, ...]:
+    return tuple(f"FeatureCompute {format_shared_name(key, namespace)}" for key in keys)
 
 
 def _list_failures(previous: FeatureComputeStatus, current: FeatureComputeStatus) -> tuple[Event, ...]:

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tidegate.api.feature_compute import REQUEST_OWNER, FeatureCompute
-from tidegate.api.feature_status import MAX_DEFINITION_CHARS, MAX_FEATURES, SharedDefinition
+from tidegate.api.feature_status import MAX_DEFINITION_CHARS, SharedDefinition
 from tidegate.api.meta import ApiModel, ObjectKey
 from tidegate.api.shared_names import SHARED_WITH_ANNOTATION
 from tidegate.errors import InvalidSpecError
@@ -21,9 +22,6 @@ from tidegate.planning.features.shared_features import (
 )
 from tidegate_dataplane.contract import FeaturePlan
 
-MAX_CHARS: Final = 1 << 18
-"""Characters of all definitions in one status; an object of the API has at most 1.5 MiB."""
-
 
 @dataclass(frozen=True, slots=True)
 class CompiledFeatures:
@@ -31,10 +29,10 @@ class CompiledFeatures:
 
     features: FeatureCompute
     plan: FeaturePlan
-    definitions: tuple[SharedDefinition, ...] = ()
-    """Of the shared features, for the status."""
+    last: Mapping[ObjectKey, FeatureCompute] = field(default_factory=dict[ObjectKey, FeatureCompute])
+    """The last usable definitions that count in the place of their FeatureComputes."""
     outdated: InvalidSpecError | None = None
-    """Why some of them are the last that could be used; None if all are the present ones."""
+    """Why some of them count; None if none do."""
 
 
 def compile_features(features: FeatureCompute, find: FindFeatures) -> CompiledFeatures:
@@ -43,30 +41,46 @@ def compile_features(features: FeatureCompute, find: FindFeatures) -> CompiledFe
     All features of one FeatureCompute have the present definition, or all the last one.
     Raises InvalidSpecError, SharedFeatureError among them, if there is no plan with either.
     """
-    if all(item.shared is None for item in features.spec.features):
-        return CompiledFeatures(features, compile_plan(features))
+    try:
+        return _compile_with(features, find, {})
+    except InvalidSpecError as error:
+        return _compile_with_last(features, find, error)
+
+
+def _compile_with(
+    features: FeatureCompute, find: FindFeatures, last: Mapping[ObjectKey, FeatureCompute]
+) -> CompiledFeatures:
+    """Resolve and compile `features` with the definitions of `last` in the place of their FeatureComputes."""
+    resolved = resolve_shared(features, lambda key: last.get(key) or find(key))
+    return CompiledFeatures(resolved, compile_plan(resolved), last)
+
+
+def _compile_with_last(
+    features: FeatureCompute, find: FindFeatures, cause: InvalidSpecError
+) -> CompiledFeatures:
+    """Compile `features` with as few last definitions as mend `cause`, which is raised if none do."""
     last = _read_definitions(features)
-    used: dict[ObjectKey, FeatureCompute] = {}
-    cause: InvalidSpecError | None = None
+    used: frozenset[ObjectKey] = frozenset()
+    error = cause
+    while choices := _list_choices(error, last.keys() - used):
+        for chosen in choices:
+            try:
+                compiled = _compile_with(features, find, {key: last[key] for key in sorted(used | chosen)})
+            except InvalidSpecError as problem:
+                error = problem
+            else:
+                return replace(compiled, outdated=cause)
+        used |= choices[-1]
+    raise cause
 
-    def find_usable(key: ObjectKey) -> FeatureCompute | None:
-        return used.get(key) or find(key)
 
-    while True:
-        try:
-            resolved = resolve_shared(features, find_usable)
-            plan = compile_plan(resolved)
-        except InvalidSpecError as error:
-            cause = cause or error
-            unused = last.keys() - used.keys()
-            origin = error.origin if isinstance(error, SharedFeatureError) else None
-            # Which FeatureCompute keeps a plan from compiling is not known.
-            chosen = unused if origin is None else unused & {origin}
-            if not chosen:
-                raise cause from error
-            used.update({key: last[key] for key in chosen})
-        else:
-            return CompiledFeatures(resolved, plan, _write_definitions(features, find_usable), cause)
+def _list_choices(error: InvalidSpecError, unused: Collection[ObjectKey]) -> Sequence[frozenset[ObjectKey]]:
+    """Return the FeatureComputes whose last definition may mend `error`: the one that it names, else each alone, then all."""
+    origin = error.origin if isinstance(error, SharedFeatureError) else None
+    if origin is not None:
+        return [frozenset({origin})] if origin in unused else []
+    alone = [frozenset({key}) for key in sorted(unused)]
+    return [*alone, frozenset(unused)] if len(alone) > 1 else alone
 
 
 def resolve_if_usable(features: FeatureCompute, find: FindFeatures) -> FeatureCompute:
@@ -82,11 +96,17 @@ def resolve_if_usable(features: FeatureCompute, find: FindFeatures) -> FeatureCo
 
 
 def _read_definitions(features: FeatureCompute) -> Mapping[ObjectKey, FeatureCompute]:
-    """Return the last definitions of the status as objects that share with the namespace of `features`."""
+    """Return the last definitions of the status as objects that share with the namespace of `features`.
+
+    One from which another feature is used by now is left out: its owner consented to what was used.
+    """
+    used_names = _list_used_names(features)
     definitions: dict[ObjectKey, FeatureCompute] = {}
     for item in features.status.shared_definitions:
         try:
             key = ObjectKey.parse(item.feature_compute)
+            if not used_names.get(key, frozenset()) <= set(item.features):
+                continue
             definitions[key] = FeatureCompute.model_validate(
                 {
                     "metadata": {
@@ -103,23 +123,46 @@ def _read_definitions(features: FeatureCompute) -> Mapping[ObjectKey, FeatureCom
     return definitions
 
 
-def _write_definitions(features: FeatureCompute, find: FindFeatures) -> tuple[SharedDefinition, ...]:
-    """Return what the shared features are made of, by the FeatureComputes that declare them, as much as a status can have."""
+@dataclass(frozen=True, slots=True)
+class WrittenDefinitions:
+    """The definitions of a status, and the FeatureComputes whose definition does not fit into it beside the others."""
+
+    items: tuple[SharedDefinition, ...] = ()
+    too_long: tuple[ObjectKey, ...] = ()
+
+
+def write_definitions(
+    features: FeatureCompute, compiled: CompiledFeatures, find: FindFeatures
+) -> WrittenDefinitions:
+    """Write what the shared features of `compiled` are made of, by the FeatureComputes that declare them.
+
+    `features` is the object whose status has them.
+    """
+    items: list[SharedDefinition] = []
+    too_long: list[ObjectKey] = []
+    room = MAX_DEFINITION_CHARS
+    for key, names in sorted(_list_used_names(features).items()):
+        origin = compiled.last.get(key) or find(key)
+        if origin is None:
+            continue
+        text = json.dumps(_select_definition(origin, names), separators=(",", ":"), sort_keys=True)
+        if len(text) > room:
+            too_long.append(key)
+            continue
+        room -= len(text)
+        items.append(
+            SharedDefinition(feature_compute=str(key), features=tuple(sorted(names)), definition=text)
+        )
+    return WrittenDefinitions(tuple(items), tuple(too_long))
+
+
+def _list_used_names(features: FeatureCompute) -> Mapping[ObjectKey, AbstractSet[str]]:
+    """Return the features that `features` uses by name, by the FeatureComputes that declare them."""
     names: dict[ObjectKey, set[str]] = {}
     for feature in features.spec.features:
         if (target := find_shared_feature(feature, features.key.namespace)) is not None:
             names.setdefault(target[0], set()).add(target[1])
-    definitions: list[SharedDefinition] = []
-    room = MAX_CHARS
-    for key in sorted(names)[:MAX_FEATURES]:
-        origin = find(key)
-        if origin is None:
-            continue
-        text = json.dumps(_select_definition(origin, names[key]), separators=(",", ":"), sort_keys=True)
-        if len(text) <= min(room, MAX_DEFINITION_CHARS):
-            definitions.append(SharedDefinition(feature_compute=str(key), definition=text))
-            room -= len(text)
-    return tuple(definitions)
+    return names
 
 
 def _select_definition(origin: FeatureCompute, names: Collection[str]) -> Mapping[str, Any]:
@@ -130,10 +173,10 @@ def _select_definition(origin: FeatureCompute, names: Collection[str]) -> Mappin
     references = [reference.partition(".") for feature in features for reference in feature.field_references]
     owners = {owner for owner, _, _ in references}
     sources = [source for source in spec.sources if source.name in owners]
-    entities = owners | {source.entity for source in sources}
     request = {column for owner, _, column in references if owner == REQUEST_OWNER}
     parts: Mapping[str, Sequence[ApiModel]] = {
-        "entities": [entity for entity in spec.entities if entity.name in entities],
+        # A spec has at least one, and features of the request alone read none.
+        "entities": spec.entities,
         "sources": sources,
         "request": [item for item in spec.request if item.name in request],
         "features": features,
