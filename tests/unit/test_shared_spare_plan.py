@@ -422,12 +422,12 @@ def test_a_spare_on_a_node_that_takes_no_pods_stays_as_long_as_it_serves() -> No
     [spare] = plan(pool(model("ctr"))).spares
     assert spare.node == "node-1"
     cordoned = pool(
-        model("ctr", {}, held=1), slices=(0, 0, 4), live_spares=[exists(spare, "ctr")], spare_slices=1
+        model("ctr", {}, held=1), slices=(0, 0, 4), live_spares=[exists(spare, "ctr")], spare_slices=0
     )
     found = plan(cordoned)
     assert [(item.node, item.models) for item in found.spares] == [("node-1", ("ctr",))]
-    # Its slice is none of those that others can have.
-    assert found.excess_slices == 1
+    # Its slice is none of those that others can have, so none is reserved.
+    assert (found.excess_slices, found.count_slices(cordoned.slices.healthy_nodes)) == (0, 0)
     # It serves for none: it moves.
     for moved in (
         replace(cordoned, live_spares=[exists(spare)]),

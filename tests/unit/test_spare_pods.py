@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.compute_pool import a_compute_pool, compute_pool_body
+from builders.compute_pool import a_compute_pool, compute_pool_body, node_body
 from builders.desired import a_desired_state
 from builders.ownership import of_deployment
 from builders.placement_world import PlacementWorld
@@ -291,6 +291,27 @@ def test_planned_slices_are_reserved_at_once_and_those_of_a_spare_that_goes_unti
     world.has(world.stores.pods, spare_pod(), gone=True)
     world.placements.forget_assumed(ObjectKey("ads", "rest"))
     assert world.count_room() == 4
+
+
+def test_slices_are_reserved_on_healthy_nodes_only() -> None:
+    world = SpareWorld()
+    world.has(world._nodes, node_body("node-c", labels={"pool": "a"}))
+    world.spares.put_plan(POOL, PLAN)
+    world.create()
+    world.has(world.stores.pods, spare_pod())
+    assert world.count_room() == 7
+    world.placements.forget_assumed(ObjectKey("ads", "rest"))
+    # What the spare has on a cordoned node is no slice that a replica could have had.
+    world.node("node-a", cordoned=True)
+    assert world.count_room() == 4
+    world.placements.forget_assumed(ObjectKey("ads", "rest"))
+    # A dead node keeps the pod of a spare that is not planned any more.
+    world.spares.put_plan(POOL, PoolSparePlan())
+    world.create(gone=True)
+    assert world.count_room() == 4
+    world.placements.forget_assumed(ObjectKey("ads", "rest"))
+    world.node("node-a")
+    assert world.count_room() == 7
 
 
 def test_spares_of_an_earlier_term_are_reserved_before_the_first_plan() -> None:

@@ -92,10 +92,9 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         for inference in chain.from_iterable(shares.values())
         if inference.key not in uncovered and loaded[inference.key] >= inference.spares_needed
     }
-    # No other pod can have the slices of a spare on a node that takes none.
-    outside = sum(spare.slices for spare in spares if spare.node not in nodes.free)
-    excess = outside + max(sum(spare.slices for spare in spares) - outside - room, 0)
-    return PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), frozenset(covered), excess)
+    plan = PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), frozenset(covered))
+    # No other pod can have the slices of a spare on a node that takes none: they are not reserved.
+    return replace(plan, excess_slices=max(plan.count_slices(nodes.free) - room, 0))
 
 
 class _NodeRoom:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 
@@ -33,12 +33,16 @@ class PoolSparePlan:
     covered: frozenset[str] = frozenset()
     """Inferences whose models as many spares have loaded as they need, as namespace/name: they hold no replica in reserve."""
     excess_slices: int = 0
-    """Slices beyond the limit: spares that serve for missing replicas keep them until these serve, and nobody yields for them."""
+    """Slices of healthy nodes beyond the limit: spares that serve for missing replicas keep them until these serve, and nobody yields for them."""
 
     @property
     def slice_count(self) -> int:
         """Return the slices of all spares."""
         return sum(spare.slices for spare in self.spares)
+
+    def count_slices(self, nodes: Container[str]) -> int:
+        """Return the slices of its spares on these nodes."""
+        return sum(spare.slices for spare in self.spares if spare.node in nodes)
 
 
 @dataclass(frozen=True, slots=True)
