@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from math import ceil
 from typing import Any
 
@@ -57,7 +58,7 @@ def plan(seen: AllocationObserved) -> PoolSparePlan:
 
 
 def exists(spare: PlannedSpare, *serving: str, is_placed: bool = True) -> LiveSpare:
-    return LiveSpare(replace(spare, reason=""), dict.fromkeys(serving, 1), is_placed)
+    return LiveSpare(replace(spare, reason=""), dict.fromkeys(serving, 1), is_placed, is_placed)
 
 
 def test_models_of_one_node_share_a_spare_on_another_as_far_as_it_serves_both() -> None:
@@ -376,6 +377,35 @@ def test_a_model_holds_its_own_reserve_until_its_spares_have_loaded_it() -> None
         planned = replace(seen, spare_plan=found)
         [solver_input] = build_allocation_view(planned).snapshot.inferences
         assert solver_input.has_shared_spare is covered
+
+
+def test_a_new_version_starts_no_reserve_while_the_spare_loads_it() -> None:
+    seen = pool(model("ctr"))
+    [spare] = plan(seen).spares
+
+    def look(before: PoolSparePlan, live: LiveSpare, after_s: float) -> PoolSparePlan:
+        """Return the plan that follows `before`, so many seconds after the start."""
+        now = NOW + timedelta(seconds=after_s)
+        return plan(replace(seen, live_spares=[live], spare_slices=1, spare_plan=before, now=now))
+
+    loaded, loading = exists(spare, "ctr"), exists(spare)
+    served = look(PoolSparePlan(), loaded, 0)
+    swapping = look(served, loading, 30)
+    assert (swapping.covered, swapping.reloading) == ({"ads/ctr"}, {"ads/ctr": NOW + timedelta(seconds=30)})
+    assert look(swapping, loading, 60) == swapping
+    assert solve_with_spares(replace(seen, live_spares=[loading], spare_plan=served))["ads/ctr"] == 1
+    assert look(swapping, loaded, 60) == served
+    # It takes longer than a load, or the pod is not ready: something else is wrong.
+    late = look(swapping, loading, 91)
+    assert late.covered == set()
+    assert look(late, loading, 92).covered == set()
+    assert look(served, replace(loading, is_ready=False), 30).covered == set()
+    # What has not been loaded before is no cover yet.
+    assert look(replace(served, covered=frozenset()), loading, 30).covered == set()
+    # Replicas that load for longer have spares that do.
+    [member] = seen.members
+    seen = replace(seen, members=[replace(member, claim=replace(member.claim, load_s=120.0))])
+    assert look(swapping, loading, 91).covered == {"ads/ctr"}
 
 
 def test_replicas_beyond_those_that_demand_needs_do_not_count() -> None:

@@ -24,6 +24,7 @@ from tidegate.api.inference import ArtefactFormat, Inference, Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.planning.allocator.node_losses import is_shared
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember, count_excluded_slices
+from tidegate.planning.allocator.spare_cover import judge_cover
 from tidegate.planning.allocator.spare_plan import PlannedSpare, PoolSparePlan
 from tidegate.planning.inference.node_resources import format_amount
 from tidegate.resources.artefact import find_volume_claims
@@ -86,13 +87,13 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
                 uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)
     if observed.effective_mode is not PolicyMode.AUTO:
         spares += _list_dropped(observed, spares)
-    loaded = _count_loaded(observed, spares)
-    covered = {
-        inference.key
+    needed = {
+        inference.key: inference.spares_needed
         for inference in chain.from_iterable(shares.values())
-        if inference.key not in uncovered and loaded[inference.key] >= inference.spares_needed
+        if inference.key not in uncovered
     }
-    plan = PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), frozenset(covered))
+    cover = judge_cover(observed, spares, needed)
+    plan = PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), *cover)
     # No other pod can have the slices of a spare on a node that takes none: they are not reserved.
     return replace(plan, excess_slices=max(plan.count_slices(nodes.free) - room, 0))
 
@@ -104,7 +105,7 @@ class _NodeRoom:
         healthy = [node for node in observed.slices.nodes if node.healthy_slices]
         self.free = {node.node: node.free_slices for node in healthy}
         self.sizes = {node.node: node.healthy_slices for node in healthy}
-        self._placed = {_locate(live.planned) for live in observed.live_spares if live.is_placed}
+        self._placed = {live.planned.place for live in observed.live_spares if live.is_placed}
 
     def take_slices(self, spares: Iterable[PlannedSpare]) -> Sequence[PlannedSpare]:
         """Leave the slices of spares to them, and return the spares, with which of them find these free.
@@ -113,17 +114,13 @@ class _NodeRoom:
         """
         taken: list[PlannedSpare] = []
         for spare in spares:
-            is_placed = _locate(spare) in self._placed
+            is_placed = spare.place in self._placed
             if spare.node in self.sizes:
                 self.sizes[spare.node] -= spare.slices
             taken.append(replace(spare, starts=is_placed or self.free.get(spare.node, 0) >= spare.slices))
             if not is_placed and spare.node in self.free:
                 self.free[spare.node] -= spare.slices
         return taken
-
-
-def _locate(spare: PlannedSpare) -> tuple[str, int, str]:
-    return spare.namespace, spare.number, spare.node
 
 
 def _list_dropped(observed: AllocationObserved, spares: Sequence[PlannedSpare]) -> Sequence[PlannedSpare]:
@@ -135,16 +132,6 @@ def _list_dropped(observed: AllocationObserved, spares: Sequence[PlannedSpare]) 
         if (live.planned.namespace, live.planned.number) not in planned
         and live.planned.node in observed.slices.healthy_nodes
     ]
-
-
-def _count_loaded(observed: AllocationObserved, spares: Iterable[PlannedSpare]) -> Mapping[str, int]:
-    """Return on how many of the planned spares each model serves already."""
-    planned = {_locate(spare): spare.models for spare in spares}
-    loaded: Counter[str] = Counter()
-    for live in observed.live_spares:
-        for name in planned.get(_locate(live.planned), ()):
-            loaded[f"{live.planned.namespace}/{name}"] += name in live.serving
-    return loaded
 
 
 def _plan_namespace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class PlannedSpare:
     starts: bool = True
     """Whether its node has slices for its pod; Kubernetes would end pods of lower tiers for one that comes before."""
 
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Return its namespace, number and node: with another node it is another pod."""
+        return self.namespace, self.number, self.node
+
 
 @dataclass(frozen=True, slots=True)
 class PoolSparePlan:
@@ -32,6 +38,8 @@ class PoolSparePlan:
     """By namespace/name."""
     covered: frozenset[str] = frozenset()
     """Inferences whose models as many spares have loaded as they need, as namespace/name: they hold no replica in reserve."""
+    reloading: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    """Covered Inferences that too few spares serve now, with the time since when: these load another version."""
     excess_slices: int = 0
     """Slices of healthy nodes beyond the limit: spares that serve for missing replicas keep them until these serve, and nobody yields for them."""
 
@@ -54,3 +62,5 @@ class LiveSpare:
     """Versions that its pod serves and that the Inferences have committed, by Inference."""
     is_placed: bool = False
     """Whether it has a pod on its node."""
+    is_ready: bool = False
+    """Whether that pod is ready, whatever it has loaded."""
