@@ -503,17 +503,42 @@ def test_a_held_pool_stops_no_spare_although_others_need_its_slices() -> None:
         assert [item.name for item in plan(seen).spares] == ([spare.name] if kept else []), mode
 
 
-def test_spares_of_two_namespaces_take_the_last_free_slice_of_a_node_once() -> None:
-    def at(namespace: str) -> PoolMember:
+def of_namespaces(*namespaces: str, **more: Any) -> AllocationObserved:
+    """A pool with a model ctr in each of these namespaces, all on the first node."""
+    members: list[PoolMember] = []
+    for namespace in namespaces:
         member = model("ctr")
-        inference = member.inference.model_copy(
-            update={"metadata": member.inference.metadata.model_copy(update={"namespace": namespace})}
-        )
+        metadata = member.inference.metadata.model_copy(update={"namespace": namespace})
+        inference = member.inference.model_copy(update={"metadata": metadata})
         claim = replace(member.claim, key=inference.key)
-        return replace(member, inference=inference, claim=claim)
+        members.append(replace(member, inference=inference, claim=claim))
+    rates = {member.key: Signal(50.0, NOW, fresh=True) for member in members}
+    return pool(*members, signals=Signals(rates), **more)
 
-    rates = {at(name).key: Signal(50.0, NOW, fresh=True) for name in ("ads", "shop")}
-    seen = pool(at("ads"), at("shop"), signals=Signals(rates))
+
+def test_an_existing_spare_stays_although_a_namespace_that_sorts_before_wants_one() -> None:
+    limited = {"mode": "Auto", "nodeLoss": {"mode": "Shared", "sharedSpares": {"maxSlices": 1}}}
+    # The limit of slices, and nodes of one slice each without replicas.
+    for more in ({"policy": limited}, {"slices": (4, 1)}):
+        [first] = plan(of_namespaces("zeta", **more)).spares
+        live = [exists(first, "ctr")]
+        both = replace(of_namespaces("alpha", "zeta", **more), live_spares=live, spare_slices=1)
+        found = plan(both)
+        assert [(spare.namespace, spare.node) for spare in found.spares] == [("zeta", "node-1")]
+        assert (found.covered, list(found.uncovered)) == ({"zeta/ctr"}, ["alpha/ctr"])
+        # Nothing needs it any more: it is replaced.
+        gone = replace(of_namespaces("alpha", **more), live_spares=live, spare_slices=1)
+        assert [spare.namespace for spare in plan(gone).spares] == ["alpha"]
+        # Without the other there is room for the first by name.
+        assert list(plan(of_namespaces("alpha", "zeta", **more)).uncovered) == ["zeta/ctr"]
+    # With a larger limit each has its own.
+    larger = {"mode": "Auto", "nodeLoss": {"mode": "Shared", "sharedSpares": {"maxSlices": 2}}}
+    found = plan(replace(of_namespaces("alpha", "zeta", policy=larger), live_spares=[exists(first, "ctr")]))
+    assert [spare.namespace for spare in found.spares] == ["alpha", "zeta"]
+
+
+def test_spares_of_two_namespaces_take_the_last_free_slice_of_a_node_once() -> None:
+    seen = of_namespaces("ads", "shop")
     busy = (
         replace(seen.slices.nodes[1], used={"offline": 3}),
         replace(seen.slices.nodes[2], used={"offline": 3}),

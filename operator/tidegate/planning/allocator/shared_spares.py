@@ -50,7 +50,8 @@ def keep_spares(observed: AllocationObserved) -> PoolSparePlan:
 def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput]) -> PoolSparePlan:
     """Plan the spares of a pool for the demand in `models`, the solver's inputs about its members.
 
-    Only Inferences of one namespace share a pod. Namespaces are served in the order of their names.
+    Only Inferences of one namespace share a pod. Within the limit of slices the existing spares of all namespaces come first, and
+    then new ones, in the order of the namespaces' names.
     """
     shared = [member for member in observed.members if is_shared(observed.pool, member.inference)]
     if not shared and not observed.live_spares:
@@ -77,10 +78,15 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
     room, obstacle = _limit_slices(observed, by_key.values(), slice_limits)
     spares: list[PlannedSpare] = []
     nodes = _NodeRoom(observed)
+    existing = _list_useful(observed, shares, nodes)
     for namespace in sorted({*shares, *(live.planned.namespace for live in observed.live_spares)}):
-        rules = replace(limits, slices=max(room - sum(spare.slices for spare in spares), 0))
+        left = max(room - sum(spare.slices for spare in spares if spare.node in nodes.free), 0)
+        own = sum(spare.slices for spare in existing if spare.namespace == namespace)
+        later = [spare for spare in existing if spare.namespace > namespace]
+        of_others = sum(spare.slices for spare in later)
+        rules = replace(limits, slices=max(left - of_others, min(own, left)))
         members = shares.get(namespace, [])
-        planned, missing = _plan_namespace(observed, namespace, members, rules, nodes)
+        planned, missing = _plan_namespace(observed, namespace, members, rules, nodes, later)
         spares += nodes.take_slices(planned)
         for inference in members:
             if inference.key in missing:
@@ -123,6 +129,19 @@ class _NodeRoom:
         return taken
 
 
+def _list_useful(
+    observed: AllocationObserved, shares: Mapping[str, Sequence[NodeShares]], nodes: _NodeRoom
+) -> Sequence[PlannedSpare]:
+    """Return the spares that exist on nodes that take pods, and have a model that needs one."""
+    needy = {item.key for item in chain.from_iterable(shares.values()) if item.spares_needed}
+    return [
+        live.planned
+        for live in observed.live_spares
+        if live.planned.node in nodes.free
+        and any(f"{live.planned.namespace}/{name}" in needy for name in live.planned.models)
+    ]
+
+
 def _list_dropped(observed: AllocationObserved, spares: Sequence[PlannedSpare]) -> Sequence[PlannedSpare]:
     """Return the spares that exist and are not planned any more: no held pool stops one whose node is there."""
     planned = {(spare.namespace, spare.number) for spare in spares}
@@ -140,8 +159,12 @@ def _plan_namespace(
     inferences: Sequence[NodeShares],
     rules: SpareRules,
     room: _NodeRoom,
+    later: Iterable[PlannedSpare],
 ) -> tuple[Sequence[PlannedSpare], Sequence[str]]:
-    nodes = room.free
+    """Plan the spares of one namespace, and return the Inferences that fit on none; `later` are those of others that exist."""
+    nodes, sizes = room.free, dict(room.sizes)
+    for spare in later:
+        sizes[spare.node] -= spare.slices
     absent = {inference.key for inference in inferences if inference.missing}
     outside: Counter[str] = Counter()
     current: list[SharedSpare] = []
@@ -161,9 +184,7 @@ def _plan_namespace(
                 SharedSpare(planned.number, planned.node, planned.slices, tuple(keys), frozenset(loaded))
             )
     rules = replace(rules, slices=rules.slices + outside.total())
-    plan = plan_shared_spares(
-        inferences, (*nodes, *outside), rules, current, nodes, {**room.sizes, **outside}
-    )
+    plan = plan_shared_spares(inferences, (*nodes, *outside), rules, current, nodes, {**sizes, **outside})
     pool, by_key = observed.name, {inference.key: inference for inference in inferences}
     return [
         PlannedSpare(
