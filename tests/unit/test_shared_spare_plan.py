@@ -16,6 +16,7 @@ from tidegate.allocation.curves import linear_curve
 from tidegate.allocation.snapshot import DeadlineInput, DemandInput, ModelInput, PlacementInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger
+from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Tier
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
 from tidegate.planning.allocator.predictions import predict_outcome
@@ -459,11 +460,81 @@ def test_a_spare_on_a_node_that_takes_no_pods_stays_as_long_as_it_serves() -> No
     # Its slice is none of those that others can have, so none is reserved.
     assert (found.excess_slices, found.count_slices(cordoned.slices.healthy_nodes)) == (0, 0)
     # It serves for none: it moves.
-    for moved in (
-        replace(cordoned, live_spares=[exists(spare)]),
-        replace(cordoned, members=(model("ctr", {"node-0": 1}),), slices=nodes(4, 0, 4)),
-    ):
-        assert [item.node for item in plan(moved).spares] == ["node-2"]
+    moved = plan(replace(cordoned, live_spares=[exists(spare)]))
+    assert [item.node for item in moved.spares] == ["node-2"]
+
+
+def test_a_loaded_spare_on_a_cordoned_node_stays_until_another_has_its_models() -> None:
+    [spare] = plan(pool(model("ctr"), model("cvr"))).spares
+    old = exists(spare, "ctr", "cvr")
+    cordoned = pool(model("ctr"), model("cvr"), slices=(4, 0, 4), live_spares=[old])
+    first = plan(cordoned)
+    assert [(item.number, item.node, item.models) for item in first.spares] == [
+        (0, "node-1", ("ctr", "cvr")),
+        (1, "node-2", ("ctr", "cvr")),
+    ]
+    assert "node node-1 takes no new pods" in first.spares[0].reason
+    assert first.covered == {"ads/ctr", "ads/cvr"}
+    assert first.excess_slices == 0
+    # The new one has loaded one of them, and then both.
+    new = first.spares[1]
+    half = plan(replace(cordoned, live_spares=[old, exists(new, "ctr")], spare_plan=first))
+    assert [item.models for item in half.spares] == [("cvr",), ("ctr", "cvr")]
+    whole = plan(replace(cordoned, live_spares=[old, exists(new, "ctr", "cvr")], spare_plan=half))
+    assert [item.node for item in whole.spares] == ["node-2"]
+    # A pod that is not ready serves nothing.
+    dead = replace(cordoned, live_spares=[replace(old, serving={}, is_ready=False)])
+    assert [item.node for item in plan(dead).spares] == ["node-2"]
+    # Nothing else has room for it.
+    full = plan(replace(cordoned, slices=nodes(4, 0, 0)))
+    assert ([item.node for item in full.spares], full.covered) == (["node-1"], set())
+
+
+def test_a_loaded_model_stays_for_dwell_after_its_need_ends() -> None:
+    placed = {"node-0": 1, "node-1": 1}
+    needy = pool(model("ctr", placed, least=2), model("cvr"), rates={"ctr": 190.0, "cvr": 5.0})
+    first = plan(needy)
+    [spare] = [item for item in first.spares if "ctr" in item.models]
+    live = [exists(item, *item.models) for item in first.spares]
+    # With one node fewer it serves all the same.
+    calm = replace(needy, live_spares=live, signals=signals(ctr=90.0, cvr=5.0))
+
+    def look(before: PoolSparePlan, after_s: float, seen: AllocationObserved = calm) -> PoolSparePlan:
+        return plan(replace(seen, spare_plan=before, now=NOW + timedelta(seconds=after_s)))
+
+    def find_models(found: PoolSparePlan) -> dict[int, tuple[str, ...]]:
+        return {item.number: item.models for item in found.spares}
+
+    kept = look(first, 10)
+    assert find_models(kept) == find_models(first)
+    assert kept.kept == {(spare.place, "ctr"): NOW + timedelta(seconds=10)}
+    dwell_s = parse_duration(needy.pool.spec.policy.dwell).total_seconds()
+    assert look(kept, 9 + dwell_s) == kept
+    over = look(kept, 10 + dwell_s)
+    assert "ctr" not in {name for item in over.spares for name in item.models}
+    assert over.kept == {}
+    # It is needed again: the next end begins anew.
+    assert look(look(kept, 20, replace(needy, live_spares=live)), 30).kept == {
+        (spare.place, "ctr"): NOW + timedelta(seconds=30)
+    }
+    # What has not been loaded, or was not planned, does not stay.
+    assert look(first, 10, replace(calm, live_spares=[exists(item) for item in first.spares])).kept == {}
+    assert plan(calm).kept == {}
+
+
+def test_a_kept_spare_yields_to_a_model_that_needs_its_slices() -> None:
+    limited = {"mode": "Auto", "nodeLoss": {"mode": "Shared", "sharedSpares": {"maxSlices": 2}}}
+    ctr = model("ctr", {"node-0": 1, "node-1": 1}, least=2)
+    first = plan(pool(ctr, policy=limited, rates={"ctr": 190.0}))
+    live = [exists(item, *item.models) for item in first.spares]
+    calm = pool(ctr, policy=limited, rates={"ctr": 90.0}, live_spares=live, spare_plan=first)
+    kept = plan(calm)
+    assert [item.models for item in kept.spares] == [("ctr",)]
+    assert kept.spares[0].reason == "nothing needs its models any more: they stay for policy.dwell"
+    large = model("large", {"node-0": 1}, slices=2)
+    rates = signals(ctr=90.0, large=90.0)
+    found = plan(replace(calm, members=(ctr, large), signals=rates))
+    assert [(item.slices, item.models) for item in found.spares] == [(2, ("large",))]
 
 
 def test_an_inference_that_decisions_leave_out_keeps_the_spare_that_serves_for_it() -> None:

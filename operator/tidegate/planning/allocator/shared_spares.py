@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from datetime import datetime
 from itertools import chain
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate.allocation.curves import linear_curve
 from tidegate.allocation.node_loss import make_spread
@@ -24,8 +25,8 @@ from tidegate.api.inference import ArtefactFormat, Inference, Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.planning.allocator.node_losses import is_shared
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember, count_excluded_slices
-from tidegate.planning.allocator.spare_cover import judge_cover
-from tidegate.planning.allocator.spare_plan import PlannedSpare, PoolSparePlan
+from tidegate.planning.allocator.spare_cover import judge_cover, list_kept
+from tidegate.planning.allocator.spare_plan import LoadedModel, PlannedSpare, PoolSparePlan
 from tidegate.planning.inference.node_resources import format_amount
 from tidegate.resources.artefact import find_volume_claims
 from tidegate.resources.pod import AGENT_MEMORY
@@ -77,6 +78,7 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         shares.setdefault(member.key.namespace, []).append(_measure_member(observed, member, model, limits))
     room, obstacle = _limit_slices(observed, by_key.values(), slice_limits)
     spares: list[PlannedSpare] = []
+    kept: dict[LoadedModel, datetime] = {}
     nodes = _NodeRoom(observed)
     existing = _list_useful(observed, shares, nodes)
     for namespace in sorted({*shares, *(live.planned.namespace for live in observed.live_spares)}):
@@ -86,8 +88,9 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         of_others = sum(spare.slices for spare in later)
         rules = replace(limits, slices=max(left - of_others, min(own, left)))
         members = shares.get(namespace, [])
-        planned, missing = _plan_namespace(observed, namespace, members, rules, nodes, later)
+        planned, missing, staying = _plan_namespace(observed, namespace, members, rules, nodes, later)
         spares += nodes.take_slices(planned)
+        kept |= staying
         for inference in members:
             if inference.key in missing:
                 uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)
@@ -99,7 +102,7 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         if inference.key not in uncovered
     }
     cover = judge_cover(observed, spares, needed)
-    plan = PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), *cover)
+    plan = PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), *cover, kept)
     # No other pod can have the slices of a spare on a node that takes none: they are not reserved.
     return replace(plan, excess_slices=max(plan.count_slices(nodes.free) - room, 0))
 
@@ -153,6 +156,12 @@ def _list_dropped(observed: AllocationObserved, spares: Sequence[PlannedSpare]) 
     ]
 
 
+class _NamespacePlan(NamedTuple):
+    spares: Sequence[PlannedSpare]
+    uncovered: Sequence[str]
+    kept: Mapping[LoadedModel, datetime]
+
+
 def _plan_namespace(
     observed: AllocationObserved,
     namespace: str,
@@ -160,8 +169,9 @@ def _plan_namespace(
     rules: SpareRules,
     room: _NodeRoom,
     later: Iterable[PlannedSpare],
-) -> tuple[Sequence[PlannedSpare], Sequence[str]]:
-    """Plan the spares of one namespace, and return the Inferences that fit on none; `later` are those of others that exist."""
+) -> _NamespacePlan:
+    """Plan the spares of one namespace; `later` are those of others that exist."""
+    kept = list_kept(observed)
     nodes, sizes = room.free, dict(room.sizes)
     for spare in later:
         sizes[spare.node] -= spare.slices
@@ -172,21 +182,38 @@ def _plan_namespace(
         planned = live.planned
         if planned.namespace != namespace:
             continue
-        # A spare on a node that takes no new pods stays as long as it serves for replicas.
-        if planned.node not in nodes and any(f"{namespace}/{name}" in absent for name in live.serving):
+        # A spare on a node that takes no new pods stays as long as it serves for replicas, and then until others have its models.
+        is_absent = any(f"{namespace}/{name}" in absent for name in live.serving)
+        closes = planned.node not in nodes and not is_absent
+        if planned.node not in nodes:
+            if not (is_absent or live.is_ready):
+                continue
             outside[planned.node] += planned.slices
         # One that waits for slices goes to another node as soon as that has some.
         if live.is_placed or nodes.get(planned.node, 0) >= planned.slices or not any(nodes.values()):
-            keys, loaded = (
-                [f"{namespace}/{name}" for name in names] for names in (planned.models, live.serving)
+            keys, loaded, staying = (
+                [f"{namespace}/{name}" for name in names]
+                for names in (
+                    planned.models,
+                    live.serving,
+                    [name for place, name in kept if place == planned.place and not closes],
+                )
             )
             current.append(
-                SharedSpare(planned.number, planned.node, planned.slices, tuple(keys), frozenset(loaded))
+                SharedSpare(
+                    planned.number,
+                    planned.node,
+                    planned.slices,
+                    tuple(keys),
+                    frozenset(loaded),
+                    frozenset(staying),
+                    closes,
+                )
             )
     rules = replace(rules, slices=rules.slices + outside.total())
     plan = plan_shared_spares(inferences, (*nodes, *outside), rules, current, nodes, {**sizes, **outside})
     pool, by_key = observed.name, {inference.key: inference for inference in inferences}
-    return [
+    planned_spares = [
         PlannedSpare(
             make_spare_name(pool, spare.number),
             namespace,
@@ -194,10 +221,16 @@ def _plan_namespace(
             spare.node,
             spare.slices,
             tuple(key.partition("/")[2] for key in spare.models),
-            _explain_spare([by_key[key] for key in spare.models]),
+            _explain_spare(spare, by_key),
         )
         for spare in sorted(plan.spares, key=lambda spare: spare.number)
-    ], plan.uncovered
+    ]
+    staying = {
+        ((namespace, spare.number, spare.node), key.partition("/")[2])
+        for spare in plan.spares
+        for key in spare.kept
+    }
+    return _NamespacePlan(planned_spares, plan.uncovered, {model: kept[model] for model in staying})
 
 
 def _find_obstacle(observed: AllocationObserved, member: PoolMember) -> str:
@@ -385,8 +418,13 @@ def _explain_missing(
     return f"it needs {spares} with {inference.slices} slices each, and {obstacle}"
 
 
-def _explain_spare(inferences: Sequence[NodeShares]) -> str:
+def _explain_spare(spare: SharedSpare, by_key: Mapping[str, NodeShares]) -> str:
     """Return which node's loss takes most of a spare, and whose requests then come to it."""
+    if spare.closes:
+        return f"node {spare.node} takes no new pods: its models stay until other spares have loaded them"
+    if spare.kept.issuperset(spare.models):
+        return "nothing needs its models any more: they stay for policy.dwell"
+    inferences = [by_key[key] for key in spare.models if key not in spare.kept]
     nodes = {node for inference in inferences for node in inference.busy_by_node}
     if not nodes:
         return "its models move to other spares, and stay until these have loaded them"

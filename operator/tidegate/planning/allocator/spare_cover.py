@@ -1,4 +1,4 @@
-"""Judge which Inferences need no reserve of their own, because as many shared spares serve their models as they need."""
+"""Judge by what was planned before which Inferences need no reserve beside shared spares, and which models these keep loaded."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from tidegate.api.durations import parse_duration
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved
-from tidegate.planning.allocator.spare_plan import PlannedSpare
+from tidegate.planning.allocator.spare_plan import LoadedModel, PlannedSpare
 
 _LEAST_LOAD_TIME: Final = timedelta(minutes=1)
 """The time to load a version where replicas show a shorter one or none: a spare loads the versions of its models in turn."""
@@ -48,3 +49,15 @@ def judge_cover(
         if ready[key] >= needed[key] and observed.now - since <= load_time:
             reloading[key] = since
     return SpareCover(frozenset(covered | reloading.keys()), reloading)
+
+
+def list_kept(observed: AllocationObserved) -> Mapping[LoadedModel, datetime]:
+    """Return the loaded models that stay if nothing needs them any more, with the time since when that is so.
+
+    They were planned where they are, and were needed there within policy.dwell: thresholds are crossed again and again.
+    """
+    before, dwell = observed.spare_plan, parse_duration(observed.pool.spec.policy.dwell)
+    planned = {(spare.place, name) for spare in before.spares for name in spare.models}
+    loaded = {(live.planned.place, name) for live in observed.live_spares for name in live.serving}
+    since = {model: before.kept.get(model, observed.now) for model in sorted(planned & loaded)}
+    return {model: start for model, start in since.items() if observed.now - start < dwell}

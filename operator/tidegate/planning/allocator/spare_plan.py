@@ -6,6 +6,12 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+SpareKey = tuple[str, int, str]
+"""Namespace, number and node of a spare: on another node it is another pod."""
+
+LoadedModel = tuple[SpareKey, str]
+"""A spare and the name of an Inference."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedSpare:
@@ -24,8 +30,8 @@ class PlannedSpare:
     """Whether its node has slices for its pod; Kubernetes would end pods of lower tiers for one that comes before."""
 
     @property
-    def place(self) -> tuple[str, int, str]:
-        """Return its namespace, number and node: with another node it is another pod."""
+    def place(self) -> SpareKey:
+        """Return its namespace, number and node."""
         return self.namespace, self.number, self.node
 
 
@@ -40,6 +46,8 @@ class PoolSparePlan:
     """Inferences whose models as many spares have loaded as they need, as namespace/name: they hold no replica in reserve."""
     reloading: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
     """Covered Inferences that too few spares serve now, with the time since when: these load another version."""
+    kept: Mapping[LoadedModel, datetime] = field(default_factory=dict[LoadedModel, datetime])
+    """Loaded models that nothing needs where they are, with the time since when."""
     excess_slices: int = 0
     """Slices of healthy nodes beyond the limit: spares that serve for missing replicas keep them until these serve, and nobody yields for them."""
 
