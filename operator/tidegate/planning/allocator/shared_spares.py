@@ -225,12 +225,12 @@ def _plan_namespace(
         )
         for spare in sorted(plan.spares, key=lambda spare: spare.number)
     ]
-    staying = {
+    still_kept = {
         ((namespace, spare.number, spare.node), key.partition("/")[2])
         for spare in plan.spares
         for key in spare.kept
     }
-    return _NamespacePlan(planned_spares, plan.uncovered, {model: kept[model] for model in staying})
+    return _NamespacePlan(planned_spares, plan.uncovered, {model: kept[model] for model in still_kept})
 
 
 def _find_obstacle(observed: AllocationObserved, member: PoolMember) -> str:
