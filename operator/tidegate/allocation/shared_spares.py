@@ -318,11 +318,13 @@ class _Packing:
     def cover_model(self, inference: NodeShares) -> bool:
         """Load a model on as many spares as it needs; return False, and load it on none, if they are too few."""
         placed: list[_OpenSpare] = [spare for spare in self._spares if inference.key in spare.models]
+        before = len(self._spares)
         while len(placed) < inference.spares_needed:
             spare = self._choose_spare(inference) or self._open_spare(inference)
             if spare is None:
                 for other in placed:
                     other.remove_model(inference)
+                self._close_spares(before)
                 return False
             spare.add_model(inference)
             placed.append(spare)
@@ -406,6 +408,13 @@ class _Packing:
         if self._free is not None:
             self._free[node] = self._free.get(node, 0) - opened.slices
         return opened
+
+    def _close_spares(self, count: int) -> None:
+        """Leave only the first spares, and give back the slices of those that were opened after them."""
+        for spare in self._spares[count:]:
+            if self._free is not None:
+                self._free[spare.node] += spare.slices
+        del self._spares[count:]
 
     def _has_room(self, node: str, slices: int) -> bool:
         return self._free is None or self._free.get(node, 0) >= slices
