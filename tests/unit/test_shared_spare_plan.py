@@ -90,8 +90,16 @@ def test_models_of_one_node_share_a_spare_on_another_as_far_as_it_serves_both() 
 def test_a_model_without_requests_has_a_spare_and_one_whose_demand_is_unknown_counts_as_busy() -> None:
     idle = plan(pool(model("ctr"), rates={"ctr": 0.0}))
     assert [spare.models for spare in idle.spares] == [("ctr",)]
-    assert "takes 0.05 busy replicas" in idle.spares[0].reason
+    assert "takes 0.1 busy replicas" in idle.spares[0].reason
     assert "takes 1 busy replicas" in plan(pool(model("ctr"), rates={})).spares[0].reason
+
+
+def test_a_little_more_demand_leaves_the_plan_with_its_text_as_it_is() -> None:
+    found = plan(pool(model("ctr"), rates={"ctr": 41.0}))
+    assert "takes 0.5 busy replicas of ctr (0.5)" in found.spares[0].reason
+    assert plan(pool(model("ctr"), rates={"ctr": 49.0})) == found
+    more = plan(pool(model("ctr"), rates={"ctr": 51.0}))
+    assert "takes 0.6 busy replicas of ctr (0.6)" in more.spares[0].reason
 
 
 def test_only_inferences_that_ask_for_it_have_spares_and_namespaces_have_their_own() -> None:
@@ -417,7 +425,7 @@ def test_replicas_beyond_those_that_demand_needs_do_not_count() -> None:
     # A reserve that was lost is not missing; nor are more replicas than are asked for.
     lost = plan(pool(model("ctr", {"node-1": 2}, held=4), slices=(0, 4, 4), rates={"ctr": 190.0}))
     assert len(lost.spares) == 2
-    assert all("the loss of node node-1 takes 0.95 busy" in spare.reason for spare in lost.spares)
+    assert all("the loss of node node-1 takes 1 busy" in spare.reason for spare in lost.spares)
 
 
 def test_a_spare_waits_for_slices_where_some_become_free() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
-from math import inf
+from math import ceil, inf
 from typing import Final, NamedTuple
 
 from tidegate.allocation.curves import linear_curve
@@ -38,6 +38,7 @@ _NO_NODE: Final = "?"
 _LEAST_SHARE: Final = 0.05
 """Demand that counts for a model without requests, as a share of what a replica serves: it is loaded on a spare as well."""
 _NAMED: Final = 3
+_ROUNDING: Final = 1e-6
 _SERVER_MEMORY: Final = "256Mi"
 """What a server without models may take of a spare's memory."""
 
@@ -430,8 +431,12 @@ def _explain_spare(spare: SharedSpare, by_key: Mapping[str, NodeShares]) -> str:
         return "its models move to other spares, and stay until these have loaded them"
 
     def list_parts(node: str) -> list[tuple[float, str]]:
+        # In tenths: a text that follows every request would have the pool's status written again and again.
         parts = [
-            (inference.busy_by_node[node] / inference.spares_needed, inference.key.partition("/")[2])
+            (
+                ceil(10 * inference.busy_by_node[node] / inference.spares_needed - _ROUNDING) / 10,
+                inference.key.partition("/")[2],
+            )
             for inference in inferences
             if inference.busy_by_node.get(node)
         ]
