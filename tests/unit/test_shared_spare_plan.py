@@ -515,19 +515,21 @@ def test_a_loaded_model_stays_for_dwell_after_its_need_ends() -> None:
 
     kept = look(first, 10)
     assert find_models(kept) == find_models(first)
-    assert kept.kept == {(spare.place, "ctr"): NOW + timedelta(seconds=10)}
+    assert kept.kept_models == {(spare.place, "ctr"): NOW + timedelta(seconds=10)}
     dwell_s = parse_duration(needy.pool.spec.policy.dwell).total_seconds()
     assert look(kept, 9 + dwell_s) == kept
     over = look(kept, 10 + dwell_s)
     assert "ctr" not in {name for item in over.spares for name in item.models}
-    assert over.kept == {}
+    assert over.kept_models == {}
     # It is needed again: the next end begins anew.
-    assert look(look(kept, 20, replace(needy, live_spares=live)), 30).kept == {
+    assert look(look(kept, 20, replace(needy, live_spares=live)), 30).kept_models == {
         (spare.place, "ctr"): NOW + timedelta(seconds=30)
     }
     # What has not been loaded, or was not planned, does not stay.
-    assert look(first, 10, replace(calm, live_spares=[exists(item) for item in first.spares])).kept == {}
-    assert plan(calm).kept == {}
+    assert (
+        look(first, 10, replace(calm, live_spares=[exists(item) for item in first.spares])).kept_models == {}
+    )
+    assert plan(calm).kept_models == {}
 
 
 def test_a_kept_spare_yields_to_a_model_that_needs_its_slices() -> None:

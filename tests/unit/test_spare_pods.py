@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.compute_pool import a_compute_pool, compute_pool_body, node_body
+from builders.compute_pool import a_compute_pool, compute_pool_body
 from builders.desired import a_desired_state
 from builders.ownership import of_deployment
 from builders.placement_world import PlacementWorld
@@ -296,7 +296,7 @@ def test_planned_slices_are_reserved_at_once_and_those_of_a_spare_that_goes_unti
 
 def test_slices_are_reserved_on_healthy_nodes_only() -> None:
     world = SpareWorld()
-    world.has(world._nodes, node_body("node-c", labels={"pool": "a"}))
+    world.node("other-a")
     world.spares.put_plan(POOL, PLAN)
     world.create()
     world.has(world.stores.pods, spare_pod())

@@ -169,9 +169,11 @@ class SharedSparesReconciler:
         }
         if not await self._write_served(pod, remaining):
             return SpareState(problem=f"the API server refuses the annotations of pod {pod.key.name}")
-        if self._pauses(pod, remaining):
-            served = {name: model.version for name, model in remaining.items()}
-            return SpareState(served, f"pod {pod.key.name}: gateways stop sending before models are unloaded")
+        if self._is_pausing(pod, remaining):
+            versions = {name: model.version for name, model in remaining.items()}
+            return SpareState(
+                versions, f"pod {pod.key.name}: gateways stop sending before models are unloaded"
+            )
         self._applier.fence.check()
         shared = make_shared_orders(own.values(), self._applier.fence.epoch)
         reports = await self._agents.send_shared_orders(pod, shared)
@@ -181,7 +183,7 @@ class SharedSparesReconciler:
             await self._write_served(pod, served)
         return state
 
-    def _pauses(self, pod: PodView, remaining: Mapping[str, SpareModel]) -> bool:
+    def _is_pausing(self, pod: PodView, remaining: Mapping[str, SpareModel]) -> bool:
         """Return whether gateways were told just now, or in a pass just before, that a pod serves less than until then."""
         now = self._clock.monotonic()
         self._withdrawn = {

@@ -84,7 +84,7 @@ class NodeShares:
 class SharedSpare:
     """A spare on a node, and the models that are to be loaded there, sorted.
 
-    `loaded` are those that serve already, and `kept` those that stay loaded although nothing needs them there. A spare that
+    `loaded` are those that serve already, and `kept_models` those that stay loaded although nothing needs them there. A spare that
     `closes` is on a node that takes no new pods: it serves its models until others have loaded them.
     """
 
@@ -93,7 +93,7 @@ class SharedSpare:
     slices: int
     models: tuple[str, ...] = ()
     loaded: frozenset[str] = frozenset()
-    kept: frozenset[str] = frozenset()
+    kept_models: frozenset[str] = frozenset()
     closes: bool = False
 
 
@@ -160,14 +160,16 @@ def plan_shared_spares(
             raise InvalidInputError(f"inference {inference.key}", "is given twice")
         by_key[inference.key] = inference
     places = _Places(nodes, free_slices, node_slices)
-    plan = _pack(by_key, places, rules, current)
-    if not plan.uncovered or not any(spare.kept for spare in current):
+    plan = _pack_models(by_key, places, rules, current)
+    if not plan.uncovered or not any(spare.kept_models for spare in current):
         return plan
     # Spares that only keep models have slices that others need.
     needed = [
         spare for spare in current if any(by_key[key].spares_needed for key in spare.models if key in by_key)
     ]
-    without = _pack(by_key, places, rules, [replace(spare, kept=frozenset()) for spare in needed])
+    without = _pack_models(
+        by_key, places, rules, [replace(spare, kept_models=frozenset()) for spare in needed]
+    )
     return without if len(without.uncovered) < len(plan.uncovered) else plan
 
 
@@ -179,7 +181,7 @@ class _Places(NamedTuple):
     node_slices: Mapping[str, int] | None
 
 
-def _pack(
+def _pack_models(
     by_key: Mapping[str, NodeShares], places: _Places, rules: SpareRules, current: Sequence[SharedSpare]
 ) -> SparePlan:
     nodes, free_slices, node_slices = places
@@ -223,8 +225,8 @@ class _OpenSpare:
 
     def __init__(self, number: int, node: str, slices: int, *, closes: bool = False) -> None:
         self.number, self.node, self.slices, self.closes = number, node, slices, closes
-        self.kept: set[str] = set()
-        """Those of its models that nothing needs here."""
+        self.kept_models: set[str] = set()
+        """Models that nothing needs here."""
         self.models: dict[str, NodeShares] = {}
         self.held: dict[str, NodeShares] = {}
         """Models that it serves for missing replicas, although it cannot have them for long: they have room until they leave."""
@@ -352,11 +354,11 @@ class _Packing:
     def keep_models(self, spare: SharedSpare, by_key: Mapping[str, NodeShares]) -> None:
         """Leave the models loaded that a spare is to keep, as far as it has room after all others."""
         remaining = next((other for other in self._spares if other.number == spare.number), None)
-        for key in sorted(spare.kept & by_key.keys()):
+        for key in sorted(spare.kept_models & by_key.keys()):
             if remaining is not None and remaining.has_room(by_key[key], self._rules):
                 remaining.models[key] = by_key[key]
                 remaining.model_bytes += by_key[key].model_bytes
-                remaining.kept.add(key)
+                remaining.kept_models.add(key)
 
     def list_spares(self) -> tuple[SharedSpare, ...]:
         """Return those that have models."""
@@ -366,7 +368,7 @@ class _Packing:
                 spare.node,
                 spare.slices,
                 tuple(sorted(spare.models)),
-                kept=frozenset(spare.kept),
+                kept_models=frozenset(spare.kept_models),
                 closes=spare.closes,
             )
             for spare in self._spares

@@ -79,19 +79,19 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         shares.setdefault(member.key.namespace, []).append(_measure_member(observed, member, model, limits))
     room, obstacle = _limit_slices(observed, by_key.values(), slice_limits)
     spares: list[PlannedSpare] = []
-    kept: dict[LoadedModel, datetime] = {}
+    kept_models: dict[LoadedModel, datetime] = {}
     nodes = _NodeRoom(observed)
     existing = _list_useful(observed, shares, nodes)
     for namespace in sorted({*shares, *(live.planned.namespace for live in observed.live_spares)}):
-        left = max(room - sum(spare.slices for spare in spares if spare.node in nodes.free), 0)
+        available = max(room - sum(spare.slices for spare in spares if spare.node in nodes.free), 0)
         own = sum(spare.slices for spare in existing if spare.namespace == namespace)
         later = [spare for spare in existing if spare.namespace > namespace]
         of_others = sum(spare.slices for spare in later)
-        rules = replace(limits, slices=max(left - of_others, min(own, left)))
+        rules = replace(limits, slices=max(available - of_others, min(own, available)))
         members = shares.get(namespace, [])
         planned, missing, staying = _plan_namespace(observed, namespace, members, rules, nodes, later)
         spares += nodes.take_slices(planned)
-        kept |= staying
+        kept_models |= staying
         for inference in members:
             if inference.key in missing:
                 uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)
@@ -103,7 +103,7 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         if inference.key not in uncovered
     }
     cover = judge_cover(observed, spares, needed)
-    plan = PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), *cover, kept)
+    plan = PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), *cover, kept_models)
     # No other pod can have the slices of a spare on a node that takes none: they are not reserved.
     return replace(plan, excess_slices=max(plan.count_slices(nodes.free) - room, 0))
 
@@ -160,7 +160,7 @@ def _list_dropped(observed: AllocationObserved, spares: Sequence[PlannedSpare]) 
 class _NamespacePlan(NamedTuple):
     spares: Sequence[PlannedSpare]
     uncovered: Sequence[str]
-    kept: Mapping[LoadedModel, datetime]
+    kept_models: Mapping[LoadedModel, datetime]
 
 
 def _plan_namespace(
@@ -172,7 +172,7 @@ def _plan_namespace(
     later: Iterable[PlannedSpare],
 ) -> _NamespacePlan:
     """Plan the spares of one namespace; `later` are those of others that exist."""
-    kept = list_kept(observed)
+    kept_models = list_kept(observed)
     nodes, sizes = room.free, dict(room.sizes)
     for spare in later:
         sizes[spare.node] -= spare.slices
@@ -197,7 +197,7 @@ def _plan_namespace(
                 for names in (
                     planned.models,
                     live.serving,
-                    [name for place, name in kept if place == planned.place and not closes],
+                    [name for place, name in kept_models if place == planned.place and not closes],
                 )
             )
             current.append(
@@ -229,9 +229,9 @@ def _plan_namespace(
     still_kept = {
         ((namespace, spare.number, spare.node), key.partition("/")[2])
         for spare in plan.spares
-        for key in spare.kept
+        for key in spare.kept_models
     }
-    return _NamespacePlan(planned_spares, plan.uncovered, {model: kept[model] for model in still_kept})
+    return _NamespacePlan(planned_spares, plan.uncovered, {model: kept_models[model] for model in still_kept})
 
 
 def _find_obstacle(observed: AllocationObserved, member: PoolMember) -> str:
@@ -423,9 +423,9 @@ def _explain_spare(spare: SharedSpare, by_key: Mapping[str, NodeShares]) -> str:
     """Return which node's loss takes most of a spare, and whose requests then come to it."""
     if spare.closes:
         return f"node {spare.node} takes no new pods: its models stay until other spares have loaded them"
-    if spare.kept.issuperset(spare.models):
+    if spare.kept_models.issuperset(spare.models):
         return "nothing needs its models any more: they stay for policy.dwell"
-    inferences = [by_key[key] for key in spare.models if key not in spare.kept]
+    inferences = [by_key[key] for key in spare.models if key not in spare.kept_models]
     nodes = {node for inference in inferences for node in inference.busy_by_node}
     if not nodes:
         return "its models move to other spares, and stay until these have loaded them"

@@ -59,5 +59,5 @@ def list_kept(observed: AllocationObserved) -> Mapping[LoadedModel, datetime]:
     before, dwell = observed.spare_plan, parse_duration(observed.pool.spec.policy.dwell)
     planned = {(spare.place, name) for spare in before.spares for name in spare.models}
     loaded = {(live.planned.place, name) for live in observed.live_spares for name in live.serving}
-    since = {model: before.kept.get(model, observed.now) for model in sorted(planned & loaded)}
+    since = {model: before.kept_models.get(model, observed.now) for model in sorted(planned & loaded)}
     return {model: start for model, start in since.items() if observed.now - start < dwell}

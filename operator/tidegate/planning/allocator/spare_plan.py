@@ -46,7 +46,7 @@ class PoolSparePlan:
     """Inferences whose models as many spares have loaded as they need, as namespace/name: they hold no replica in reserve."""
     reloading: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
     """Covered Inferences that too few spares serve now, with the time since when: these load another version."""
-    kept: Mapping[LoadedModel, datetime] = field(default_factory=dict[LoadedModel, datetime])
+    kept_models: Mapping[LoadedModel, datetime] = field(default_factory=dict[LoadedModel, datetime])
     """Loaded models that nothing needs where they are, with the time since when."""
     excess_slices: int = 0
     """Slices of healthy nodes beyond the limit: spares that serve for missing replicas keep them until these serve, and nobody yields for them."""
