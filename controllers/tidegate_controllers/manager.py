@@ -264,6 +264,7 @@ class ControllerManager:
                 inferences=self._caches.inferences,
                 spares=self._spares,
                 settings=parts.serving,
+                clock=parts.clock,
             ),
             allocator=self._create_allocator(fence),
             override=ComputeOverrideReconciler(applier, self._caches.inferences, parts.clock),

@@ -194,15 +194,15 @@ class Placements:
         """Return the claims of Inferences that ask for slices of a pool or still have some, by key."""
         return sorted(self._claims_on(to_label_value(pool)), key=lambda claim: claim.key)
 
-    def reserve_spares(self, label: str, slices: int) -> None:
-        """Reserve so many slices of a pool, given by its label, for the spares that Inferences share."""
+    def reserve_spares(self, label: str, by_node: Mapping[str, int]) -> None:
+        """Reserve slices of a pool, given by its label, for the spares that Inferences share; on nodes that are healthy."""
         claims = self._pool_claims[label]
-        before = next((claim.assigned for claim in claims if claim.key == SPARES_CLAIM), 0)
-        if slices:
-            claims.put_claim(PoolClaim(SPARES_CLAIM, Tier.REALTIME, 1, slices, slices, ""))
+        before = next((claim.pods for claim in claims if claim.key == SPARES_CLAIM), {})
+        if by_node:
+            claims.put_claim(PoolClaim(SPARES_CLAIM, Tier.REALTIME, 1, 0, 0, "", pods=by_node))
         else:
             claims.remove_claim(SPARES_CLAIM)
-        if slices < before:
+        if any(by_node.get(node, 0) < slices for node, slices in before.items()):
             self._wake_gaining(label)
 
     def find_workload(self, key: ObjectKey) -> LiveWorkload | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -147,19 +147,18 @@ class SharedSpares:
 
         Before the first plan of a term, the spares that exist count as planned.
         """
-        slices = 0
+        by_node: Counter[str] = Counter()
         planned: set[tuple[str, str]] = set()
         for key in self._find_pools(label):
             plan = self._plans.get(key)
             spares = plan.spares if plan is not None else [live.planned for live in self.list_live(key)]
-            slices += sum(spare.slices for spare in spares)
+            for spare in spares:
+                by_node[spare.node] += spare.slices
             planned |= {(spare.namespace, str(spare.number)) for spare in spares}
-        slices += sum(
-            parse_slices(labels_of(pod))
-            for pod in self._list_pods(label)
-            if (pod["metadata"]["namespace"], labels_of(pod)[SPARE_LABEL]) not in planned
-        )
-        self._placements.reserve_spares(label, slices)
+        for pod in self._list_pods(label):
+            if (pod["metadata"]["namespace"], labels_of(pod)[SPARE_LABEL]) not in planned:
+                by_node[pod["spec"].get("nodeName", "")] += parse_slices(labels_of(pod))
+        self._placements.reserve_spares(label, by_node)
 
     def _find_pools(self, label: str) -> Sequence[ObjectKey]:
         """Return the pool with this label; several, if their names have the same beginning and hash."""

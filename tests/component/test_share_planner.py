@@ -192,6 +192,12 @@ async def test_an_access_that_cannot_be_planned_is_no_load_and_the_others_are_pl
         ([90.0, 80.0], 1.5),
         ([90.0, 70.0], 1.2),
         ([90.0, 91.0], 1.6),
+        # What is about the capacity of the decided replica does not switch the spare on and off.
+        ([60.0, 61.0, 59.0], 1.1),
+        ([61.0, 59.0, 46.0, 60.0], 1.1),
+        ([90.0, 50.0], 1.1),
+        ([61.0, 44.0], 1),
+        ([61.0, 44.0, 59.0], 1),
     ],
 )
 async def test_a_shared_spare_gets_what_the_decided_replicas_have_no_capacity_for(

@@ -14,6 +14,7 @@ from tidegate.api.inference import Tier
 from tidegate.planning.allocator.corrections import Corrections, update_corrections
 from tidegate.planning.allocator.signals import Signal, Signals
 from tidegate.planning.allocator.snapshot_builder import PoolMember, build_allocation_view
+from tidegate.planning.allocator.spare_plan import LiveSpare, PlannedSpare
 
 LOOK = timedelta(seconds=30)
 CAPACITY = {"requestsPerSecond": "100"}
@@ -34,13 +35,20 @@ class Looks:
         self.window = window
 
     def sees(
-        self, member: PoolMember, *, offered: float = 150.0, p99_s: float = SLOW_S, old: bool = False
+        self,
+        member: PoolMember,
+        *spares: LiveSpare,
+        offered: float = 150.0,
+        p99_s: float = SLOW_S,
+        old: bool = False,
     ) -> float:
         """The factor after one more look, at which these requests were all served so late."""
         read = self.now if old else self.now + LOOK
         self.now += LOOK
         signal = Signal(offered, read, served_per_s=offered, latency_p99_s=p99_s)
-        seen = observed(member, now=self.now, signals=Signals({member.key: signal}, "", self.window))
+        seen = observed(
+            member, now=self.now, signals=Signals({member.key: signal}, "", self.window), live_spares=spares
+        )
         self.known = update_corrections(self.known, seen)
         return self.known[member.key].correction.factor
 
@@ -91,6 +99,20 @@ def test_a_look_at_more_time_than_that_counts_when_none_of_it_is_of_before_and_n
     assert factors[2] < 1.0
     assert factors[3] >= factors[2], "half of the minute was counted already"
     assert factors[4] < factors[3]
+
+
+def test_what_a_shared_spare_answers_is_not_learned_as_the_capacity_of_replicas() -> None:
+    alone, helped, other = Looks(), Looks(), Looks()
+    spare = LiveSpare(PlannedSpare("spare-cpu-a-0", "ads", 0, "node-1", 1, ("ctr", "cvr")), {"ctr": 1})
+    loading = replace(spare, serving={"cvr": 1})
+    for _ in range(20):
+        rise = alone.sees(ctr(1), offered=180.0, p99_s=0.01)
+        assert helped.sees(ctr(1), spare, offered=180.0, p99_s=0.01) == 1.0
+        # Not loaded yet, it serves nothing.
+        assert other.sees(ctr(1), loading, offered=180.0, p99_s=0.01) == rise
+    assert rise > 1.4
+    # Late answers below what was measured still show that the replicas serve less.
+    assert helped.sees(ctr(1), spare, offered=90.0) < 1.0
 
 
 def test_little_load_that_is_late_says_nothing_of_what_is_served_at_most() -> None:

@@ -11,7 +11,7 @@ REST = "access/ads/ctr/rest"
 REJECTIONS = "tidegate.refused.route.access/ads/ctr/rest"
 
 
-def test_a_page_counts_answers_and_every_kind_of_refusal_of_a_route() -> None:
+def test_a_page_counts_answers_and_what_models_were_to_answer_but_no_caller_that_may_not_call() -> None:
     statistics = EnvoyStatistics(7.0)
     statistics.add_lines(
         line.encode()
@@ -20,10 +20,15 @@ def test_a_page_counts_answers_and_every_kind_of_refusal_of_a_route() -> None:
             "vhost.access/ads/ctr.route.rest.upstream_rq_2xx: 9",
             f"{REJECTIONS}/refused-grpc.reason.direct_response.envoy_cluster_name.-: 3",
             f"{REJECTIONS}/http.reason.denied_by_admission_control.envoy_cluster_name.inference/ads/ctr/http: 2",
+            f"{REJECTIONS}/grpc.reason.direct_response.envoy_cluster_name.-: 4",
+            f"{REJECTIONS}/http.reason.jwt_authn_access_denied_Jwt_is_missing.envoy_cluster_name.inference/ads/ctr/http: 70",
+            f"{REJECTIONS}/grpc.reason.rbac_access_denied_matched_policy_none.envoy_cluster_name.-: 80",
+            # The model rejected these: they are among its answers.
+            f"{REJECTIONS}/grpc.reason.via_upstream.envoy_cluster_name.inference/ads/ctr/grpc: 90",
             "server.uptime: 5",
         )
     )
-    assert parse_route_page(statistics) == RoutePage(7.0, {REST: 15})
+    assert parse_route_page(statistics) == RoutePage(7.0, {REST: 19})
 
 
 def test_rates_are_taken_over_three_seconds_and_summed_over_gateways() -> None:

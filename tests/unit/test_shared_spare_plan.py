@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from math import ceil
 from typing import Any
 
@@ -15,6 +16,7 @@ from tidegate.allocation.curves import linear_curve
 from tidegate.allocation.snapshot import DeadlineInput, DemandInput, ModelInput, PlacementInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger
+from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Tier
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
 from tidegate.planning.allocator.predictions import predict_outcome
@@ -57,7 +59,7 @@ def plan(seen: AllocationObserved) -> PoolSparePlan:
 
 
 def exists(spare: PlannedSpare, *serving: str, is_placed: bool = True) -> LiveSpare:
-    return LiveSpare(replace(spare, reason=""), dict.fromkeys(serving, 1), is_placed)
+    return LiveSpare(replace(spare, reason=""), dict.fromkeys(serving, 1), is_placed, is_placed)
 
 
 def test_models_of_one_node_share_a_spare_on_another_as_far_as_it_serves_both() -> None:
@@ -88,8 +90,16 @@ def test_models_of_one_node_share_a_spare_on_another_as_far_as_it_serves_both() 
 def test_a_model_without_requests_has_a_spare_and_one_whose_demand_is_unknown_counts_as_busy() -> None:
     idle = plan(pool(model("ctr"), rates={"ctr": 0.0}))
     assert [spare.models for spare in idle.spares] == [("ctr",)]
-    assert "takes 0.05 busy replicas" in idle.spares[0].reason
+    assert "takes 0.1 busy replicas" in idle.spares[0].reason
     assert "takes 1 busy replicas" in plan(pool(model("ctr"), rates={})).spares[0].reason
+
+
+def test_a_little_more_demand_leaves_the_plan_with_its_text_as_it_is() -> None:
+    found = plan(pool(model("ctr"), rates={"ctr": 41.0}))
+    assert "takes 0.5 busy replicas of ctr (0.5)" in found.spares[0].reason
+    assert plan(pool(model("ctr"), rates={"ctr": 49.0})) == found
+    more = plan(pool(model("ctr"), rates={"ctr": 51.0}))
+    assert "takes 0.6 busy replicas of ctr (0.6)" in more.spares[0].reason
 
 
 def test_only_inferences_that_ask_for_it_have_spares_and_namespaces_have_their_own() -> None:
@@ -378,6 +388,35 @@ def test_a_model_holds_its_own_reserve_until_its_spares_have_loaded_it() -> None
         assert solver_input.has_shared_spare is covered
 
 
+def test_a_new_version_starts_no_reserve_while_the_spare_loads_it() -> None:
+    seen = pool(model("ctr"))
+    [spare] = plan(seen).spares
+
+    def look(before: PoolSparePlan, live: LiveSpare, after_s: float) -> PoolSparePlan:
+        """Return the plan that follows `before`, so many seconds after the start."""
+        now = NOW + timedelta(seconds=after_s)
+        return plan(replace(seen, live_spares=[live], spare_slices=1, spare_plan=before, now=now))
+
+    loaded, loading = exists(spare, "ctr"), exists(spare)
+    served = look(PoolSparePlan(), loaded, 0)
+    swapping = look(served, loading, 30)
+    assert (swapping.covered, swapping.reloading) == ({"ads/ctr"}, {"ads/ctr": NOW + timedelta(seconds=30)})
+    assert look(swapping, loading, 60) == swapping
+    assert solve_with_spares(replace(seen, live_spares=[loading], spare_plan=served))["ads/ctr"] == 1
+    assert look(swapping, loaded, 60) == served
+    # It takes longer than a load, or the pod is not ready: something else is wrong.
+    late = look(swapping, loading, 91)
+    assert late.covered == set()
+    assert look(late, loading, 92).covered == set()
+    assert look(served, replace(loading, is_ready=False), 30).covered == set()
+    # What has not been loaded before is no cover yet.
+    assert look(replace(served, covered=frozenset()), loading, 30).covered == set()
+    # Replicas that load for longer have spares that do.
+    [member] = seen.members
+    seen = replace(seen, members=[replace(member, claim=replace(member.claim, load_s=120.0))])
+    assert look(swapping, loading, 91).covered == {"ads/ctr"}
+
+
 def test_replicas_beyond_those_that_demand_needs_do_not_count() -> None:
     # Two of the four would serve without either node, and there is no third one.
     seen = pool(model("ctr", {"node-0": 2, "node-1": 2}), slices=(4, 4), rates={"ctr": 190.0})
@@ -386,7 +425,7 @@ def test_replicas_beyond_those_that_demand_needs_do_not_count() -> None:
     # A reserve that was lost is not missing; nor are more replicas than are asked for.
     lost = plan(pool(model("ctr", {"node-1": 2}, held=4), slices=(0, 4, 4), rates={"ctr": 190.0}))
     assert len(lost.spares) == 2
-    assert all("the loss of node node-1 takes 0.95 busy" in spare.reason for spare in lost.spares)
+    assert all("the loss of node node-1 takes 1 busy" in spare.reason for spare in lost.spares)
 
 
 def test_a_spare_waits_for_slices_where_some_become_free() -> None:
@@ -422,18 +461,90 @@ def test_a_spare_on_a_node_that_takes_no_pods_stays_as_long_as_it_serves() -> No
     [spare] = plan(pool(model("ctr"))).spares
     assert spare.node == "node-1"
     cordoned = pool(
-        model("ctr", {}, held=1), slices=(0, 0, 4), live_spares=[exists(spare, "ctr")], spare_slices=1
+        model("ctr", {}, held=1), slices=(0, 0, 4), live_spares=[exists(spare, "ctr")], spare_slices=0
     )
     found = plan(cordoned)
     assert [(item.node, item.models) for item in found.spares] == [("node-1", ("ctr",))]
-    # Its slice is none of those that others can have.
-    assert found.excess_slices == 1
+    # Its slice is none of those that others can have, so none is reserved.
+    assert (found.excess_slices, found.count_slices(cordoned.slices.healthy_nodes)) == (0, 0)
     # It serves for none: it moves.
-    for moved in (
-        replace(cordoned, live_spares=[exists(spare)]),
-        replace(cordoned, members=(model("ctr", {"node-0": 1}),), slices=nodes(4, 0, 4)),
-    ):
-        assert [item.node for item in plan(moved).spares] == ["node-2"]
+    moved = plan(replace(cordoned, live_spares=[exists(spare)]))
+    assert [item.node for item in moved.spares] == ["node-2"]
+
+
+def test_a_loaded_spare_on_a_cordoned_node_stays_until_another_has_its_models() -> None:
+    [spare] = plan(pool(model("ctr"), model("cvr"))).spares
+    old = exists(spare, "ctr", "cvr")
+    cordoned = pool(model("ctr"), model("cvr"), slices=(4, 0, 4), live_spares=[old])
+    first = plan(cordoned)
+    assert [(item.number, item.node, item.models) for item in first.spares] == [
+        (0, "node-1", ("ctr", "cvr")),
+        (1, "node-2", ("ctr", "cvr")),
+    ]
+    assert "node node-1 takes no new pods" in first.spares[0].reason
+    assert first.covered == {"ads/ctr", "ads/cvr"}
+    assert first.excess_slices == 0
+    # The new one has loaded one of them, and then both.
+    new = first.spares[1]
+    half = plan(replace(cordoned, live_spares=[old, exists(new, "ctr")], spare_plan=first))
+    assert [item.models for item in half.spares] == [("cvr",), ("ctr", "cvr")]
+    whole = plan(replace(cordoned, live_spares=[old, exists(new, "ctr", "cvr")], spare_plan=half))
+    assert [item.node for item in whole.spares] == ["node-2"]
+    # A pod that is not ready serves nothing.
+    dead = replace(cordoned, live_spares=[replace(old, serving={}, is_ready=False)])
+    assert [item.node for item in plan(dead).spares] == ["node-2"]
+    # Nothing else has room for it.
+    full = plan(replace(cordoned, slices=nodes(4, 0, 0)))
+    assert ([item.node for item in full.spares], full.covered) == (["node-1"], set())
+
+
+def test_a_loaded_model_stays_for_dwell_after_its_need_ends() -> None:
+    placed = {"node-0": 1, "node-1": 1}
+    needy = pool(model("ctr", placed, least=2), model("cvr"), rates={"ctr": 190.0, "cvr": 5.0})
+    first = plan(needy)
+    [spare] = [item for item in first.spares if "ctr" in item.models]
+    live = [exists(item, *item.models) for item in first.spares]
+    # With one node fewer it serves all the same.
+    calm = replace(needy, live_spares=live, signals=signals(ctr=90.0, cvr=5.0))
+
+    def look(before: PoolSparePlan, after_s: float, seen: AllocationObserved = calm) -> PoolSparePlan:
+        return plan(replace(seen, spare_plan=before, now=NOW + timedelta(seconds=after_s)))
+
+    def find_models(found: PoolSparePlan) -> dict[int, tuple[str, ...]]:
+        return {item.number: item.models for item in found.spares}
+
+    kept = look(first, 10)
+    assert find_models(kept) == find_models(first)
+    assert kept.kept_models == {(spare.place, "ctr"): NOW + timedelta(seconds=10)}
+    dwell_s = parse_duration(needy.pool.spec.policy.dwell).total_seconds()
+    assert look(kept, 9 + dwell_s) == kept
+    over = look(kept, 10 + dwell_s)
+    assert "ctr" not in {name for item in over.spares for name in item.models}
+    assert over.kept_models == {}
+    # It is needed again: the next end begins anew.
+    assert look(look(kept, 20, replace(needy, live_spares=live)), 30).kept_models == {
+        (spare.place, "ctr"): NOW + timedelta(seconds=30)
+    }
+    # What has not been loaded, or was not planned, does not stay.
+    assert (
+        look(first, 10, replace(calm, live_spares=[exists(item) for item in first.spares])).kept_models == {}
+    )
+    assert plan(calm).kept_models == {}
+
+
+def test_a_kept_spare_yields_to_a_model_that_needs_its_slices() -> None:
+    limited = {"mode": "Auto", "nodeLoss": {"mode": "Shared", "sharedSpares": {"maxSlices": 2}}}
+    ctr = model("ctr", {"node-0": 1, "node-1": 1}, least=2)
+    first = plan(pool(ctr, policy=limited, rates={"ctr": 190.0}))
+    live = [exists(item, *item.models) for item in first.spares]
+    calm = pool(ctr, policy=limited, rates={"ctr": 90.0}, live_spares=live, spare_plan=first)
+    kept = plan(calm)
+    assert [item.models for item in kept.spares] == [("ctr",)]
+    assert kept.spares[0].reason == "nothing needs its models any more: they stay for policy.dwell"
+    large = model("large", {"node-0": 1}, slices=2)
+    rates = signals(ctr=90.0, large=90.0)
+    found = plan(replace(calm, members=(ctr, large), signals=rates))
+    assert [(item.slices, item.models) for item in found.spares] == [(2, ("large",))]
 
 
 def test_an_inference_that_decisions_leave_out_keeps_the_spare_that_serves_for_it() -> None:
@@ -473,17 +584,42 @@ def test_a_held_pool_stops_no_spare_although_others_need_its_slices() -> None:
         assert [item.name for item in plan(seen).spares] == ([spare.name] if kept else []), mode
 
 
-def test_spares_of_two_namespaces_take_the_last_free_slice_of_a_node_once() -> None:
-    def at(namespace: str) -> PoolMember:
+def of_namespaces(*namespaces: str, **more: Any) -> AllocationObserved:
+    """A pool with a model ctr in each of these namespaces, all on the first node."""
+    members: list[PoolMember] = []
+    for namespace in namespaces:
         member = model("ctr")
-        inference = member.inference.model_copy(
-            update={"metadata": member.inference.metadata.model_copy(update={"namespace": namespace})}
-        )
+        metadata = member.inference.metadata.model_copy(update={"namespace": namespace})
+        inference = member.inference.model_copy(update={"metadata": metadata})
         claim = replace(member.claim, key=inference.key)
-        return replace(member, inference=inference, claim=claim)
+        members.append(replace(member, inference=inference, claim=claim))
+    rates = {member.key: Signal(50.0, NOW, fresh=True) for member in members}
+    return pool(*members, signals=Signals(rates), **more)
 
-    rates = {at(name).key: Signal(50.0, NOW, fresh=True) for name in ("ads", "shop")}
-    seen = pool(at("ads"), at("shop"), signals=Signals(rates))
+
+def test_an_existing_spare_stays_although_a_namespace_that_sorts_before_wants_one() -> None:
+    limited = {"mode": "Auto", "nodeLoss": {"mode": "Shared", "sharedSpares": {"maxSlices": 1}}}
+    # The limit of slices, and nodes of one slice each without replicas.
+    for more in ({"policy": limited}, {"slices": (4, 1)}):
+        [first] = plan(of_namespaces("zeta", **more)).spares
+        live = [exists(first, "ctr")]
+        both = replace(of_namespaces("alpha", "zeta", **more), live_spares=live, spare_slices=1)
+        found = plan(both)
+        assert [(spare.namespace, spare.node) for spare in found.spares] == [("zeta", "node-1")]
+        assert (found.covered, list(found.uncovered)) == ({"zeta/ctr"}, ["alpha/ctr"])
+        # Nothing needs it any more: it is replaced.
+        gone = replace(of_namespaces("alpha", **more), live_spares=live, spare_slices=1)
+        assert [spare.namespace for spare in plan(gone).spares] == ["alpha"]
+        # Without the other there is room for the first by name.
+        assert list(plan(of_namespaces("alpha", "zeta", **more)).uncovered) == ["zeta/ctr"]
+    # With a larger limit each has its own.
+    larger = {"mode": "Auto", "nodeLoss": {"mode": "Shared", "sharedSpares": {"maxSlices": 2}}}
+    found = plan(replace(of_namespaces("alpha", "zeta", policy=larger), live_spares=[exists(first, "ctr")]))
+    assert [spare.namespace for spare in found.spares] == ["alpha", "zeta"]
+
+
+def test_spares_of_two_namespaces_take_the_last_free_slice_of_a_node_once() -> None:
+    seen = of_namespaces("ads", "shop")
     busy = (
         replace(seen.slices.nodes[1], used={"offline": 3}),
         replace(seen.slices.nodes[2], used={"offline": 3}),

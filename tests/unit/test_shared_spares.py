@@ -156,6 +156,20 @@ def test_models_of_different_nodes_share_a_spare_and_those_of_one_node_only_as_f
     assert plan.spares == (SharedSpare(0, "n1", 1, ("ads/a", "ads/c")), SharedSpare(1, "n2", 1, ("ads/b",)))
 
 
+def test_a_spare_that_was_opened_for_a_model_that_finds_no_second_one_is_closed() -> None:
+    wide, small = a_model("ads/wide", 2, n0=1.5), a_model("ads/small", n0=0.5)
+    free = dict.fromkeys(NODES, 0) | {"n3": 2}
+    plan = plan_shared_spares([wide, small], NODES, SpareRules(3), (), free)
+    assert plan == SparePlan((SharedSpare(0, "n3", 1, ("ads/small",)),), ("ads/wide",))
+    # With room for both of its spares it has them, and the other shares one.
+    plan = plan_shared_spares([wide, small], NODES, SpareRules(5), ())
+    assert [(spare.slices, spare.models) for spare in plan.spares] == [
+        (2, ("ads/wide",)),
+        (2, ("ads/wide",)),
+        (1, ("ads/small",)),
+    ]
+
+
 def test_limits_leave_models_uncovered_by_name() -> None:
     both = [a_model("ads/a", n0=0.6, model_bytes=5.0), a_model("ads/b", n1=0.5, model_bytes=5.0)]
     plan = plan_shared_spares(both, NODES, SpareRules(1, slice_bytes=14.0), ())

@@ -125,8 +125,9 @@ def test_what_is_planned_is_read_back_from_the_objects_and_the_rest_is_deleted()
     live = read_deployment(deployment, [pod])
     [found] = list_live_spares([live])
     assert (found.planned, found.serving, found.is_placed) == (replace(SPARE, reason=""), {"ctr": 3}, True)
+    assert found.is_ready
     [unready] = list_live_spares([replace(live, pods=(replace(pod, ready=False),))])
-    assert (unready.serving, unready.is_placed) == ({}, True)
+    assert (unready.serving, unready.is_placed, unready.is_ready) == ({}, True, False)
     [elsewhere] = list_live_spares([replace(live, pods=(replace(pod, node="node-b"),))])
     assert (elsewhere.serving, elsewhere.is_placed) == ({}, False)
     evicted = spare_pod(ready="False")
@@ -291,6 +292,27 @@ def test_planned_slices_are_reserved_at_once_and_those_of_a_spare_that_goes_unti
     world.has(world.stores.pods, spare_pod(), gone=True)
     world.placements.forget_assumed(ObjectKey("ads", "rest"))
     assert world.count_room() == 4
+
+
+def test_slices_are_reserved_on_healthy_nodes_only() -> None:
+    world = SpareWorld()
+    world.node("other-a")
+    world.spares.put_plan(POOL, PLAN)
+    world.create()
+    world.has(world.stores.pods, spare_pod())
+    assert world.count_room() == 7
+    world.placements.forget_assumed(ObjectKey("ads", "rest"))
+    # What the spare has on a cordoned node is no slice that a replica could have had.
+    world.node("node-a", cordoned=True)
+    assert world.count_room() == 4
+    world.placements.forget_assumed(ObjectKey("ads", "rest"))
+    # A dead node keeps the pod of a spare that is not planned any more.
+    world.spares.put_plan(POOL, PoolSparePlan())
+    world.create(gone=True)
+    assert world.count_room() == 4
+    world.placements.forget_assumed(ObjectKey("ads", "rest"))
+    world.node("node-a")
+    assert world.count_room() == 7
 
 
 def test_spares_of_an_earlier_term_are_reserved_before_the_first_plan() -> None:

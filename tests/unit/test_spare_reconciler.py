@@ -8,14 +8,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
+import pytest
+
 from builders.compute_pool import compute_pool_body
+from builders.fake_clock import FakeClock
 from builders.inference import an_inference
 from builders.ownership import of_deployment
 from builders.placement_world import PlacementWorld
 from builders.rollout_world import SETTINGS
 from tidegate.api.meta import ObjectKey
 from tidegate.api.shared_spares import SharedSparesStatus
-from tidegate.errors import PermanentError
+from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
 from tidegate.planning.allocator.spare_plan import PlannedSpare, PoolSparePlan
@@ -40,6 +43,9 @@ class World(PlacementWorld):
         self.serving: Mapping[str, int] | None = {}
         self.refused: set[str] = set()
         """Namespaces in which the API server refuses everything."""
+        self.interrupted: set[str] = set()
+        """Namespaces in which it does not answer."""
+        self.clock = FakeClock()
         self.spares = SharedSpares(self.stores, Ownership(self.stores), self.placements)
         self.reconciler = SharedSparesReconciler(
             applier=Applier(cast(Any, self), self.stores, Fence.unlimited(7)),
@@ -48,6 +54,7 @@ class World(PlacementWorld):
             inferences=self.inferences,
             spares=self.spares,
             settings=lambda: SETTINGS,
+            clock=self.clock,
         )
         for name in SPARE.models:
             self.commit(name, 3)
@@ -114,6 +121,9 @@ class World(PlacementWorld):
         if namespace in self.refused:
             message = f"namespace {namespace}: exceeded quota"
             raise PermanentError(message)
+        if namespace in self.interrupted:
+            message = f"namespace {namespace}: no answer"
+            raise ApiUnavailableError(message)
 
     async def apply(self, manifest: Any, fence: Fence) -> Any:
         self.check(manifest["metadata"]["namespace"])
@@ -183,15 +193,28 @@ async def test_gateways_leave_a_model_out_before_its_spare_is_told_to_unload_it_
 ):
     world = await a_serving_world()
     world.commit("ctr", 4)
+    assert await world.reconcile() == timedelta(seconds=1)
+    # Gateways learn of it later than the API server.
+    assert world.log == [(ANNOTATION, served(cvr=3))]
+    [spare] = world.status().spares
+    assert spare.problem == "pod spare-x: gateways stop sending before models are unloaded"
+    assert [model.version for model in spare.models] == ["", "3"]
+    await world.clock.advance(1.9)
     await world.reconcile()
-    assert world.log == [(ANNOTATION, served(cvr=3)), ("ordered", {"ads/ctr": 4, "ads/cvr": 3})]
+    assert world.log == []
+    await world.clock.advance(0.1)
+    await world.reconcile()
+    assert world.log == [("ordered", {"ads/ctr": 4, "ads/cvr": 3})]
     world.serving = {"ctr": 4, "cvr": 3}
     await world.reconcile()
     assert world.log[1:] == [(ANNOTATION, served(ctr=4, cvr=3))]
 
     world.plan(replace(SPARE, models=("ctr",)))
     await world.reconcile()
-    assert world.log == [(ANNOTATION, served(ctr=4)), ("ordered", {"ads/ctr": 4})]
+    assert world.log == [(ANNOTATION, served(ctr=4))]
+    await world.clock.advance(2)
+    await world.reconcile()
+    assert world.log == [("ordered", {"ads/ctr": 4})]
 
 
 async def test_a_namespace_that_refuses_everything_stops_no_other() -> None:
@@ -214,6 +237,24 @@ async def test_a_namespace_that_refuses_everything_stops_no_other() -> None:
     assert world.log[0] == ("deleted", "Deployment spare-cpu-a-0")
 
 
+async def test_an_api_server_that_fails_for_one_namespace_stops_no_other_and_is_asked_again() -> None:
+    world = await a_serving_world()
+    # A stale object of one namespace, and a spare of another that cannot be written.
+    world.plan(replace(SPARE, namespace="bbb", models=("rank",)))
+    await world.reconcile()
+    world.plan(replace(SPARE, namespace="aaa", models=("rank",)), SPARE)
+    world.interrupted |= {"aaa", "bbb"}
+    with pytest.raises(ApiUnavailableError, match="namespace bbb: no answer"):
+        await world.reconcile()
+    assert world.log == [("ordered", {"ads/ctr": 3, "ads/cvr": 3})]
+    failed, other = world.status().spares
+    assert (failed.problem, other.problem) == ("namespace aaa: no answer", "")
+    world.interrupted.clear()
+    await world.reconcile()
+    assert ("deleted", "Deployment spare-cpu-a-0") in world.log
+    assert world.status().spares[0].problem == "it has no pod yet"
+
+
 async def test_no_order_is_sent_while_gateways_cannot_be_told_what_it_unloads() -> None:
     world = await a_serving_world()
     world.commit("ctr", 4)
@@ -231,6 +272,8 @@ async def test_an_edited_order_concerns_its_own_model_only() -> None:
         edited[field] = value
         world.has(world.stores.config_maps, {**body, "data": {"desired.json": json.dumps(edited)}})
         await world.reconcile()
+        await world.clock.advance(2)
+        await world.reconcile()
         assert world.log[-1] == ("ordered", {"ads/ctr": 3})
         assert "cvr: it has committed no version" in world.status().spares[0].problem
 
@@ -241,8 +284,10 @@ async def test_another_model_under_the_same_number_gets_no_requests_before_it_is
     moved = an_inference("ctr", model={"version": "3", "uri": "s3://models/other"})
     world.has(world.stores.inferences, moved.dump())
     await world.reconcile()
-    assert world.log[0] == (ANNOTATION, served(cvr=3))
-    assert world.log[1] == ("ordered", {"ads/cvr": 3})
+    assert world.log == [(ANNOTATION, served(cvr=3))]
+    await world.clock.advance(2)
+    await world.reconcile()
+    assert world.log == [("ordered", {"ads/cvr": 3})]
 
 
 async def test_a_silent_agent_keeps_what_gateways_have_and_is_named() -> None:

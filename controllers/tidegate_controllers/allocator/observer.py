@@ -54,7 +54,7 @@ class PoolObserver:
         ready_on_unhealthy = departing = reserved = 0
         for claim in self.placements.list_claims(name):
             if claim.key == SPARES_CLAIM:
-                reserved = claim.assigned
+                reserved = claim.count_slices(0, healthy)
                 continue
             inference = self.inferences.get(claim.key)
             if inference is None or not _asks_for_pool(inference, name):

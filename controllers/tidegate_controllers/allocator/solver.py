@@ -228,9 +228,10 @@ class PoolSolver:
         """Plan the spares that Inferences share; the others get what these leave."""
         view = build_allocation_view(observed)
         plan = keep_spares(observed) if is_blind else plan_pool_spares(observed, view.snapshot.inferences)
-        if plan == observed.spare_plan and plan.slice_count <= observed.spare_slices:
+        planned_slices = plan.count_slices(observed.slices.healthy_nodes)
+        if plan == observed.spare_plan and planned_slices <= observed.spare_slices:
             return observed, view
-        slices = max(observed.spare_slices, plan.slice_count)
+        slices = max(observed.spare_slices, planned_slices)
         observed = replace(observed, spare_plan=plan, spare_slices=slices)
         return observed, build_allocation_view(observed)
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import PermanentError
+from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.kinds import POD
 from tidegate.kube.store import labels_of
 from tidegate.kube.typed_cache import TypedCache
@@ -43,6 +43,7 @@ from tidegate.resources.names import (
 )
 from tidegate.resources.settings import SettingsProvider
 from tidegate.resources.shared_spare import SpareModel, format_served_models
+from tidegate.runtime.clock import Clock
 from tidegate.triton.agents import AgentClient
 from tidegate_controllers.applier import Applier
 from tidegate_controllers.shared_spares import SharedSpares
@@ -51,6 +52,8 @@ from tidegate_dataplane.contract import DesiredState
 _LOADING_REQUEUE: Final = timedelta(seconds=1)
 """Poll agents this often while a spare does not serve all of its models."""
 _SERVING_REQUEUE: Final = timedelta(seconds=10)
+_UNLOAD_PAUSE_S: Final = 2.0
+"""An order that unloads a model follows so long after gateways were told, until they have all stopped sending."""
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +70,7 @@ class SharedSparesReconciler:
         inferences: TypedCache[Inference],
         spares: SharedSpares,
         settings: SettingsProvider,
+        clock: Clock,
     ) -> None:
         self._applier = applier
         self._agents = agents
@@ -74,9 +78,15 @@ class SharedSparesReconciler:
         self._inferences = inferences
         self._spares = spares
         self._settings = settings
+        self._clock = clock
+        self._withdrawn: dict[ObjectKey, float] = {}
+        """When gateways were last told that a pod stops serving some model, in seconds of the clock."""
 
     async def reconcile_spares(self, key: ObjectKey) -> timedelta | None:
-        """Bring the spares of a pool closer to the allocator's plan; return when to requeue the pool."""
+        """Bring the spares of a pool closer to the allocator's plan; return when to requeue the pool.
+
+        What is refused or fails for one spare or deletion stops no other. Raises the first RetryableError after all others.
+        """
         pool, plan = self._pools.get(key), self._spares.get_plan(key)
         if pool is None or pool.metadata.deletion_timestamp is not None or plan is None:
             return None
@@ -86,22 +96,33 @@ class SharedSparesReconciler:
             for body in self._applier.stores.config_maps.by_label(POOL_LABEL, to_label_value(key.name))
             if SPARE_LABEL in labels_of(body)
         ]
+        failures: list[RetryableError] = []
         for deletion in find_stale_objects(plan, deployments.values(), config_maps):
-            refusal = await self._applier.apply_children(pool, ReconcilePlan(status={}, delete=(deletion,)))
+            try:
+                plan_of_one = ReconcilePlan(status={}, delete=(deletion,))
+                refusal = await self._applier.apply_children(pool, plan_of_one)
+            except RetryableError as error:
+                failures.append(error)
+                continue
             if refusal is not None:
                 log.warning("spare_not_deleted", object=str(deletion.key), error=refusal.message)
         orders = self._find_orders(plan)
-        # Each by itself: what is refused in one namespace stops no other.
-        states = await asyncio.gather(
-            *(
-                self._reconcile_spare(pool, spare, deployments.get((spare.namespace, spare.name)), orders)
-                for spare in plan.spares
-            )
-        )
+
+        async def reconcile_one(spare: PlannedSpare) -> SpareState:
+            deployment = deployments.get((spare.namespace, spare.name))
+            try:
+                return await self._reconcile_spare(pool, spare, deployment, orders)
+            except RetryableError as error:
+                failures.append(error)
+                return SpareState(problem=str(error)[:1024])
+
+        states = await asyncio.gather(*map(reconcile_one, plan.spares))
         by_name = {
             f"{spare.namespace}/{spare.name}": state for spare, state in zip(plan.spares, states, strict=True)
         }
         self._spares.put_status(key, build_spares_status(plan, by_name))
+        if failures:
+            raise failures[0]
         if not plan.spares:
             return None
         return (
@@ -135,7 +156,7 @@ class SharedSparesReconciler:
         deployment: SpareDeployment | None,
         orders: Mapping[ObjectKey, DesiredState],
     ) -> SpareState:
-        """Send a spare its orders, and write which models it serves; gateways stop before a model is unloaded."""
+        """Send a spare its orders, and write which models it serves; gateways stop some time before a model is unloaded."""
         own = select_orders(spare, orders)
         pod = deployment.serving_pod if deployment is not None else None
         if pod is None:
@@ -148,6 +169,11 @@ class SharedSparesReconciler:
         }
         if not await self._write_served(pod, remaining):
             return SpareState(problem=f"the API server refuses the annotations of pod {pod.key.name}")
+        if self._is_pausing(pod, remaining):
+            versions = {name: model.version for name, model in remaining.items()}
+            return SpareState(
+                versions, f"pod {pod.key.name}: gateways stop sending before models are unloaded"
+            )
         self._applier.fence.check()
         shared = make_shared_orders(own.values(), self._applier.fence.epoch)
         reports = await self._agents.send_shared_orders(pod, shared)
@@ -156,6 +182,16 @@ class SharedSparesReconciler:
         if reports is not None and served != remaining:
             await self._write_served(pod, served)
         return state
+
+    def _is_pausing(self, pod: PodView, remaining: Mapping[str, SpareModel]) -> bool:
+        """Return whether gateways were told just now, or in a pass just before, that a pod serves less than until then."""
+        now = self._clock.monotonic()
+        self._withdrawn = {
+            key: since for key, since in self._withdrawn.items() if now - since < _UNLOAD_PAUSE_S
+        }
+        if pod.shared_models.keys() - remaining.keys():
+            self._withdrawn[pod.key] = now
+        return pod.key in self._withdrawn
 
     def _find_sources(self, namespace: str, names: Iterable[str]) -> Mapping[str, str]:
         """Return the hashes of the sources of Inferences, which the labels of their own pods have."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil, inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate.allocation.curves import CapacityCurve
 from tidegate.allocation.errors import InvalidInputError, check_amount, check_count
@@ -82,13 +82,19 @@ class NodeShares:
 
 @dataclass(frozen=True, slots=True)
 class SharedSpare:
-    """A spare on a node, and the models that are to be loaded there, sorted; `loaded` are those that serve already."""
+    """A spare on a node, and the models that are to be loaded there, sorted.
+
+    `loaded` are those that serve already, and `kept_models` those that stay loaded although nothing needs them there. A spare that
+    `closes` is on a node that takes no new pods: it serves its models until others have loaded them.
+    """
 
     number: int
     node: str
     slices: int
     models: tuple[str, ...] = ()
     loaded: frozenset[str] = frozenset()
+    kept_models: frozenset[str] = frozenset()
+    closes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +151,40 @@ def plan_shared_spares(
 
     Spares that serve for missing replicas stay beyond the limit of slices, until these serve. New spares go to the nodes with the
     fewest spares; of these, to those with the least to lose. With `free_slices`, by node, those with room for the spare come first;
-    with `node_slices`, the spares of a node have at most its slices. Raises InvalidInputError for two Inferences with one name.
+    with `node_slices`, the spares of a node have at most its slices. What `current` spares have to keep stays where there is room,
+    unless more Inferences could be covered without it. Raises InvalidInputError for two Inferences with one name.
     """
     by_key: dict[str, NodeShares] = {}
     for inference in inferences:
         if inference.key in by_key:
             raise InvalidInputError(f"inference {inference.key}", "is given twice")
         by_key[inference.key] = inference
+    places = _Places(nodes, free_slices, node_slices)
+    plan = _pack_models(by_key, places, rules, current)
+    if not plan.uncovered or not any(spare.kept_models for spare in current):
+        return plan
+    # Spares that only keep models have slices that others need.
+    needed = [
+        spare for spare in current if any(by_key[key].spares_needed for key in spare.models if key in by_key)
+    ]
+    without = _pack_models(
+        by_key, places, rules, [replace(spare, kept_models=frozenset()) for spare in needed]
+    )
+    return without if len(without.uncovered) < len(plan.uncovered) else plan
+
+
+class _Places(NamedTuple):
+    """The nodes of spares, as for plan_shared_spares."""
+
+    nodes: Sequence[str]
+    free_slices: Mapping[str, int] | None
+    node_slices: Mapping[str, int] | None
+
+
+def _pack_models(
+    by_key: Mapping[str, NodeShares], places: _Places, rules: SpareRules, current: Sequence[SharedSpare]
+) -> SparePlan:
+    nodes, free_slices, node_slices = places
     needy = {key: inference for key, inference in by_key.items() if inference.spares_needed}
     sizes: defaultdict[str, float] = defaultdict(lambda: inf, node_slices or {})
     packing = _Packing(nodes, rules, needy.values(), free_slices, sizes)
@@ -162,32 +195,38 @@ def plan_shared_spares(
     uncovered = [inference.key for inference in ranked if not packing.cover_model(inference)]
     for spare in current:
         packing.delay_removals(spare, needy)
+    for spare in current:
+        packing.keep_models(spare, by_key)
     return SparePlan(packing.list_spares(), tuple(sorted(uncovered)))
 
 
 def _select_kept(
     spares: Sequence[SharedSpare], rules: SpareRules, by_key: Mapping[str, NodeShares]
 ) -> Sequence[SharedSpare]:
-    """Return the spares that stay: beyond the limit only those that serve for missing replicas."""
-    serving = {
-        spare.number for spare in spares if any(by_key[key].missing for key in spare.loaded & by_key.keys())
+    """Return the spares that stay: beyond the limit only those that serve for missing replicas, or close.
+
+    Of the others those come first that have a model which needs one.
+    """
+    staying = {
+        spare.number
+        for spare in spares
+        if spare.closes or any(by_key[key].missing for key in spare.loaded & by_key.keys())
     }
-    room = rules.slices - sum(spare.slices for spare in spares if spare.number in serving)
-    remaining: list[SharedSpare] = []
-    for spare in spares:
-        if spare.number not in serving:
-            if spare.slices > room:
-                continue
+    room = rules.slices - sum(spare.slices for spare in spares if spare.number in staying)
+    for spare in sorted(spares, key=lambda item: by_key.keys().isdisjoint(item.models)):
+        if spare.number not in staying and spare.slices <= room:
+            staying.add(spare.number)
             room -= spare.slices
-        remaining.append(spare)
-    return remaining
+    return [spare for spare in spares if spare.number in staying]
 
 
 class _OpenSpare:
     """A spare that is filled."""
 
-    def __init__(self, number: int, node: str, slices: int) -> None:
-        self.number, self.node, self.slices = number, node, slices
+    def __init__(self, number: int, node: str, slices: int, *, closes: bool = False) -> None:
+        self.number, self.node, self.slices, self.closes = number, node, slices, closes
+        self.kept_models: set[str] = set()
+        """Models that nothing needs here."""
         self.models: dict[str, NodeShares] = {}
         self.held: dict[str, NodeShares] = {}
         """Models that it serves for missing replicas, although it cannot have them for long: they have room until they leave."""
@@ -210,7 +249,8 @@ class _OpenSpare:
         """Return whether it serves this one as well, whichever node is lost."""
         parts = inference.spares_needed
         return (
-            self.has_room(inference, rules)
+            not self.closes
+            and self.has_room(inference, rules)
             and not inference.busy_by_node.get(self.node)
             and all(
                 self.busy[node] + busy / parts <= 1 + _ROUNDING
@@ -266,7 +306,7 @@ class _Packing:
         """Take over a spare with those of its models that still fit."""
         for key in spare.loaded:
             self._loaded[key].add(spare.number)
-        restored = _OpenSpare(spare.number, spare.node, spare.slices)
+        restored = _OpenSpare(spare.number, spare.node, spare.slices, closes=spare.closes)
         self._spares.append(restored)
         for key in spare.models:
             inference = by_key.get(key)
@@ -280,11 +320,13 @@ class _Packing:
     def cover_model(self, inference: NodeShares) -> bool:
         """Load a model on as many spares as it needs; return False, and load it on none, if they are too few."""
         placed: list[_OpenSpare] = [spare for spare in self._spares if inference.key in spare.models]
+        before = len(self._spares)
         while len(placed) < inference.spares_needed:
             spare = self._choose_spare(inference) or self._open_spare(inference)
             if spare is None:
                 for other in placed:
                     other.remove_model(inference)
+                self._close_spares(before)
                 return False
             spare.add_model(inference)
             placed.append(spare)
@@ -309,10 +351,26 @@ class _Packing:
                 remaining.models[key] = inference
                 remaining.model_bytes += inference.model_bytes
 
+    def keep_models(self, spare: SharedSpare, by_key: Mapping[str, NodeShares]) -> None:
+        """Leave the models loaded that a spare is to keep, as far as it has room after all others."""
+        remaining = next((other for other in self._spares if other.number == spare.number), None)
+        for key in sorted(spare.kept_models & by_key.keys()):
+            if remaining is not None and remaining.has_room(by_key[key], self._rules):
+                remaining.models[key] = by_key[key]
+                remaining.model_bytes += by_key[key].model_bytes
+                remaining.kept_models.add(key)
+
     def list_spares(self) -> tuple[SharedSpare, ...]:
         """Return those that have models."""
         return tuple(
-            SharedSpare(spare.number, spare.node, spare.slices, tuple(sorted(spare.models)))
+            SharedSpare(
+                spare.number,
+                spare.node,
+                spare.slices,
+                tuple(sorted(spare.models)),
+                kept_models=frozenset(spare.kept_models),
+                closes=spare.closes,
+            )
             for spare in self._spares
             if spare.models
         )
@@ -352,6 +410,13 @@ class _Packing:
         if self._free is not None:
             self._free[node] = self._free.get(node, 0) - opened.slices
         return opened
+
+    def _close_spares(self, count: int) -> None:
+        """Leave only the first spares, and give back the slices of those that were opened after them."""
+        for spare in self._spares[count:]:
+            if self._free is not None:
+                self._free[spare.node] += spare.slices
+        del self._spares[count:]
 
     def _has_room(self, node: str, slices: int) -> bool:
         return self._free is None or self._free.get(node, 0) >= slices

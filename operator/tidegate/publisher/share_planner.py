@@ -34,7 +34,12 @@ _PERIOD_S: Final = 1.0
 _ADMITTED_LOAD: Final = 0.97
 """The part of the capacity that is admitted: at 1, the queue that a moment of stalling leaves would never drain."""
 _HELD_NEED: Final = 0.25
-"""The needed replicas stay as they are while they are more by at most this, so that chance changes nothing."""
+"""The needed replicas stay as they are while they are more by at most this, so that chance changes nothing.
+
+By as much as this less than was decided, spares that serve go on with the least part.
+"""
+_LEAST_EXCESS: Final = 1e-6
+"""What is more than was decided, before it is rounded up to tenths."""
 _SUBJECT: Final = "admitted shares"
 """Their name among the objects whose planning failed."""
 _ACCESS_SUBJECT: Final = f"{_SUBJECT} of "
@@ -106,7 +111,10 @@ class SharePlanner:
     def _find_needed(
         self, loads: Iterable[RouteLoad], inferences: Iterable[Inference]
     ) -> Mapping[ObjectKey, float]:
-        """Return how many replicas' work clients send, in tenths, where spares serve a part of it: more than was decided."""
+        """Return how many replicas' work clients send, in tenths, where spares serve a part of it: more than was decided.
+
+        Where they serve already, also a little less than was decided: endpoints change for no single second.
+        """
         offered: defaultdict[ObjectKey, float] = defaultdict(float)
         for load in loads:
             for key, cost in load.costs.items():
@@ -117,7 +125,10 @@ class SharePlanner:
             if capacity is None or not self.inputs.has_spare(key):
                 continue
             count, before = offered[key] / float(capacity.requests_per_second), self.inputs.find_needed(key)
-            if isfinite(count) and count > inference.decided_replicas:
+            decided = inference.decided_replicas
+            if before > decided and count >= decided - _HELD_NEED:
+                count = max(count, decided + _LEAST_EXCESS)
+            if isfinite(count) and count > decided:
                 needed[key] = before if count <= before <= count + _HELD_NEED else ceil(10 * count) / 10
         return needed
 

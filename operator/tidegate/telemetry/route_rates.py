@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.routing.envoy_names import (
+    NO_POD_DETAILS,
+    OVERLOAD_DETAILS,
     REJECTIONS_PATTERN,
     ROUTES_PATTERN,
     parse_rejections_counter,
@@ -17,6 +19,8 @@ from tidegate.routing.envoy_names import (
 from tidegate.telemetry.gateways import EnvoyStatistics, ScrapeTarget, read_pages
 
 _QUERY: Final = rf"{REJECTIONS_PATTERN}|{ROUTES_PATTERN}"
+_UNANSWERED: Final = frozenset({OVERLOAD_DETAILS, NO_POD_DETAILS})
+"""The reasons of rejections that are demand; the second is also that of what a priced route does not admit."""
 _WINDOW_S: Final = 3.0
 """Rates are taken over this long: the counts of one second depend too much on chance."""
 _FORGET_AFTER_S: Final = 10.0
@@ -25,21 +29,26 @@ _FORGET_AFTER_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RoutePage:
-    """The requests of each route that one gateway has answered or refused until `at_s` of our own clock."""
+    """The requests of each route that models have answered, or were to answer, at one gateway until `at_s` of our own clock."""
 
     at_s: float
     counts: Mapping[str, int]
 
 
 def parse_route_page(statistics: EnvoyStatistics) -> RoutePage:
-    """Return the counts of one gateway, by route (`access/<namespace>/<name>/<route>`)."""
+    """Return the counts of one gateway, by route (`access/<namespace>/<name>/<route>`).
+
+    Of requests without a model's answer, those count that admission control rejected, that had no pod, or that were worth too
+    little. Callers that may not send any do not: their requests are no demand. What a model rejects it has answered.
+    """
     counts: defaultdict[str, int] = defaultdict(int)
     for name, value in statistics.server_values.items():
         if (answers := parse_route_counter(name)) is not None:
             route, counter = answers
             counts[route] += value if counter == "completed" else 0
         elif (rejections := parse_rejections_counter(name)) is not None:
-            counts[rejections[0].rpartition("/")[0]] += value
+            route, reason, _ = rejections
+            counts[route.rpartition("/")[0]] += value if reason in _UNANSWERED else 0
     return RoutePage(statistics.at_s, counts)
 
 

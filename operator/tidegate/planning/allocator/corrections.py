@@ -46,8 +46,12 @@ def update_corrections(before: Corrections, observed: AllocationObserved) -> Cor
     pool, since what is measured of several is their mixture.
     A scrape is used if the same number of replicas was ready throughout its window, none started or terminated, and the
     window does not overlap that of another used scrape.
+    Where a shared spare serves too, the answers are not those of the replicas alone, so the correction does not rise.
     """
     after: dict[ObjectKey, TrackedCorrection] = {}
+    on_spares = {
+        ObjectKey(live.planned.namespace, name) for live in observed.live_spares for name in live.serving
+    }
     for member in observed.members:
         spec = member.inference.spec
         if not spec.tier.traits.has_slo or member.capacity_per_s is None or member.has_several_pools:
@@ -71,6 +75,7 @@ def update_corrections(before: Corrections, observed: AllocationObserved) -> Cor
             settled,
             parse_duration(spec.slo.latency_p99).total_seconds() if spec.slo is not None else None,
             max((now - previous.updated_at).total_seconds(), 0.0),
+            can_rise=member.key not in on_spares,
         )
         counted = now if counts else previous.counted_at
         after[member.key] = TrackedCorrection(
@@ -103,16 +108,20 @@ def update_correction(
     ready: int,
     slo_s: float | None,
     elapsed_s: float,
+    *,
+    can_rise: bool = True,
 ) -> CapacityCorrection:
     """Return the correction of `curve` after one more signal, `elapsed_s` after the last one, with `ready` replicas.
 
-    The correction rises only if the replicas served more than the curve promises, within the SLO.
+    The correction rises only if the replicas served more than the curve promises, within the SLO, and never without `can_rise`.
     It falls only if the SLO was missed at 50 to 100 % of the load that the curve promises: a higher load shows nothing
     about the curve, and a low load is late for other reasons.
     Otherwise it fades. A low load or a held signal shows nothing about saturation.
     """
     observation = _observe_capacity(before.apply_to(curve).rate_at(ready), signal, ready, slo_s)
-    return before.decay_for(elapsed_s) if observation is None else before.update_from(curve, observation)
+    if observation is None or not (observation.saturated or can_rise):
+        return before.decay_for(elapsed_s)
+    return before.update_from(curve, observation)
 
 
 def _observe_capacity(

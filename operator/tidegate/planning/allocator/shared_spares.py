@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from datetime import datetime
 from itertools import chain
-from math import inf
-from typing import Final
+from math import ceil, inf
+from typing import Final, NamedTuple
 
 from tidegate.allocation.curves import linear_curve
 from tidegate.allocation.node_loss import make_spread
@@ -24,7 +25,8 @@ from tidegate.api.inference import ArtefactFormat, Inference, Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.planning.allocator.node_losses import is_shared
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember, count_excluded_slices
-from tidegate.planning.allocator.spare_plan import PlannedSpare, PoolSparePlan
+from tidegate.planning.allocator.spare_cover import judge_cover, list_kept
+from tidegate.planning.allocator.spare_plan import LoadedModel, PlannedSpare, PoolSparePlan
 from tidegate.planning.inference.node_resources import format_amount
 from tidegate.resources.artefact import find_volume_claims
 from tidegate.resources.pod import AGENT_MEMORY
@@ -36,6 +38,7 @@ _NO_NODE: Final = "?"
 _LEAST_SHARE: Final = 0.05
 """Demand that counts for a model without requests, as a share of what a replica serves: it is loaded on a spare as well."""
 _NAMED: Final = 3
+_ROUNDING: Final = 1e-6
 _SERVER_MEMORY: Final = "256Mi"
 """What a server without models may take of a spare's memory."""
 
@@ -49,7 +52,8 @@ def keep_spares(observed: AllocationObserved) -> PoolSparePlan:
 def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput]) -> PoolSparePlan:
     """Plan the spares of a pool for the demand in `models`, the solver's inputs about its members.
 
-    Only Inferences of one namespace share a pod. Namespaces are served in the order of their names.
+    Only Inferences of one namespace share a pod. Within the limit of slices the existing spares of all namespaces come first, and
+    then new ones, in the order of the namespaces' names.
     """
     shared = [member for member in observed.members if is_shared(observed.pool, member.inference)]
     if not shared and not observed.live_spares:
@@ -75,27 +79,33 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         shares.setdefault(member.key.namespace, []).append(_measure_member(observed, member, model, limits))
     room, obstacle = _limit_slices(observed, by_key.values(), slice_limits)
     spares: list[PlannedSpare] = []
+    kept_models: dict[LoadedModel, datetime] = {}
     nodes = _NodeRoom(observed)
+    existing = _list_useful(observed, shares, nodes)
     for namespace in sorted({*shares, *(live.planned.namespace for live in observed.live_spares)}):
-        rules = replace(limits, slices=max(room - sum(spare.slices for spare in spares), 0))
+        available = max(room - sum(spare.slices for spare in spares if spare.node in nodes.free), 0)
+        own = sum(spare.slices for spare in existing if spare.namespace == namespace)
+        later = [spare for spare in existing if spare.namespace > namespace]
+        of_others = sum(spare.slices for spare in later)
+        rules = replace(limits, slices=max(available - of_others, min(own, available)))
         members = shares.get(namespace, [])
-        planned, missing = _plan_namespace(observed, namespace, members, rules, nodes)
+        planned, missing, staying = _plan_namespace(observed, namespace, members, rules, nodes, later)
         spares += nodes.take_slices(planned)
+        kept_models |= staying
         for inference in members:
             if inference.key in missing:
                 uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)
     if observed.effective_mode is not PolicyMode.AUTO:
         spares += _list_dropped(observed, spares)
-    loaded = _count_loaded(observed, spares)
-    covered = {
-        inference.key
+    needed = {
+        inference.key: inference.spares_needed
         for inference in chain.from_iterable(shares.values())
-        if inference.key not in uncovered and loaded[inference.key] >= inference.spares_needed
+        if inference.key not in uncovered
     }
-    # No other pod can have the slices of a spare on a node that takes none.
-    outside = sum(spare.slices for spare in spares if spare.node not in nodes.free)
-    excess = outside + max(sum(spare.slices for spare in spares) - outside - room, 0)
-    return PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), frozenset(covered), excess)
+    cover = judge_cover(observed, spares, needed)
+    plan = PoolSparePlan(tuple(spares), dict(sorted(uncovered.items())), *cover, kept_models)
+    # No other pod can have the slices of a spare on a node that takes none: they are not reserved.
+    return replace(plan, excess_slices=max(plan.count_slices(nodes.free) - room, 0))
 
 
 class _NodeRoom:
@@ -105,7 +115,7 @@ class _NodeRoom:
         healthy = [node for node in observed.slices.nodes if node.healthy_slices]
         self.free = {node.node: node.free_slices for node in healthy}
         self.sizes = {node.node: node.healthy_slices for node in healthy}
-        self._placed = {_locate(live.planned) for live in observed.live_spares if live.is_placed}
+        self._placed = {live.planned.place for live in observed.live_spares if live.is_placed}
 
     def take_slices(self, spares: Iterable[PlannedSpare]) -> Sequence[PlannedSpare]:
         """Leave the slices of spares to them, and return the spares, with which of them find these free.
@@ -114,7 +124,7 @@ class _NodeRoom:
         """
         taken: list[PlannedSpare] = []
         for spare in spares:
-            is_placed = _locate(spare) in self._placed
+            is_placed = spare.place in self._placed
             if spare.node in self.sizes:
                 self.sizes[spare.node] -= spare.slices
             taken.append(replace(spare, starts=is_placed or self.free.get(spare.node, 0) >= spare.slices))
@@ -123,8 +133,17 @@ class _NodeRoom:
         return taken
 
 
-def _locate(spare: PlannedSpare) -> tuple[str, int, str]:
-    return spare.namespace, spare.number, spare.node
+def _list_useful(
+    observed: AllocationObserved, shares: Mapping[str, Sequence[NodeShares]], nodes: _NodeRoom
+) -> Sequence[PlannedSpare]:
+    """Return the spares that exist on nodes that take pods, and have a model that needs one."""
+    needy = {item.key for item in chain.from_iterable(shares.values()) if item.spares_needed}
+    return [
+        live.planned
+        for live in observed.live_spares
+        if live.planned.node in nodes.free
+        and any(f"{live.planned.namespace}/{name}" in needy for name in live.planned.models)
+    ]
 
 
 def _list_dropped(observed: AllocationObserved, spares: Sequence[PlannedSpare]) -> Sequence[PlannedSpare]:
@@ -138,14 +157,10 @@ def _list_dropped(observed: AllocationObserved, spares: Sequence[PlannedSpare]) 
     ]
 
 
-def _count_loaded(observed: AllocationObserved, spares: Iterable[PlannedSpare]) -> Mapping[str, int]:
-    """Return on how many of the planned spares each model serves already."""
-    planned = {_locate(spare): spare.models for spare in spares}
-    loaded: Counter[str] = Counter()
-    for live in observed.live_spares:
-        for name in planned.get(_locate(live.planned), ()):
-            loaded[f"{live.planned.namespace}/{name}"] += name in live.serving
-    return loaded
+class _NamespacePlan(NamedTuple):
+    spares: Sequence[PlannedSpare]
+    uncovered: Sequence[str]
+    kept_models: Mapping[LoadedModel, datetime]
 
 
 def _plan_namespace(
@@ -154,8 +169,13 @@ def _plan_namespace(
     inferences: Sequence[NodeShares],
     rules: SpareRules,
     room: _NodeRoom,
-) -> tuple[Sequence[PlannedSpare], Sequence[str]]:
-    nodes = room.free
+    later: Iterable[PlannedSpare],
+) -> _NamespacePlan:
+    """Plan the spares of one namespace; `later` are those of others that exist."""
+    kept_models = list_kept(observed)
+    nodes, sizes = room.free, dict(room.sizes)
+    for spare in later:
+        sizes[spare.node] -= spare.slices
     absent = {inference.key for inference in inferences if inference.missing}
     outside: Counter[str] = Counter()
     current: list[SharedSpare] = []
@@ -163,23 +183,38 @@ def _plan_namespace(
         planned = live.planned
         if planned.namespace != namespace:
             continue
-        # A spare on a node that takes no new pods stays as long as it serves for replicas.
-        if planned.node not in nodes and any(f"{namespace}/{name}" in absent for name in live.serving):
+        # A spare on a node that takes no new pods stays as long as it serves for replicas, and then until others have its models.
+        is_absent = any(f"{namespace}/{name}" in absent for name in live.serving)
+        closes = planned.node not in nodes and not is_absent
+        if planned.node not in nodes:
+            if not (is_absent or live.is_ready):
+                continue
             outside[planned.node] += planned.slices
         # One that waits for slices goes to another node as soon as that has some.
         if live.is_placed or nodes.get(planned.node, 0) >= planned.slices or not any(nodes.values()):
-            keys, loaded = (
-                [f"{namespace}/{name}" for name in names] for names in (planned.models, live.serving)
+            keys, loaded, staying = (
+                [f"{namespace}/{name}" for name in names]
+                for names in (
+                    planned.models,
+                    live.serving,
+                    [name for place, name in kept_models if place == planned.place and not closes],
+                )
             )
             current.append(
-                SharedSpare(planned.number, planned.node, planned.slices, tuple(keys), frozenset(loaded))
+                SharedSpare(
+                    planned.number,
+                    planned.node,
+                    planned.slices,
+                    tuple(keys),
+                    frozenset(loaded),
+                    frozenset(staying),
+                    closes,
+                )
             )
     rules = replace(rules, slices=rules.slices + outside.total())
-    plan = plan_shared_spares(
-        inferences, (*nodes, *outside), rules, current, nodes, {**room.sizes, **outside}
-    )
+    plan = plan_shared_spares(inferences, (*nodes, *outside), rules, current, nodes, {**sizes, **outside})
     pool, by_key = observed.name, {inference.key: inference for inference in inferences}
-    return [
+    planned_spares = [
         PlannedSpare(
             make_spare_name(pool, spare.number),
             namespace,
@@ -187,10 +222,16 @@ def _plan_namespace(
             spare.node,
             spare.slices,
             tuple(key.partition("/")[2] for key in spare.models),
-            _explain_spare([by_key[key] for key in spare.models]),
+            _explain_spare(spare, by_key),
         )
         for spare in sorted(plan.spares, key=lambda spare: spare.number)
-    ], plan.uncovered
+    ]
+    still_kept = {
+        ((namespace, spare.number, spare.node), key.partition("/")[2])
+        for spare in plan.spares
+        for key in spare.kept_models
+    }
+    return _NamespacePlan(planned_spares, plan.uncovered, {model: kept_models[model] for model in still_kept})
 
 
 def _find_obstacle(observed: AllocationObserved, member: PoolMember) -> str:
@@ -378,15 +419,24 @@ def _explain_missing(
     return f"it needs {spares} with {inference.slices} slices each, and {obstacle}"
 
 
-def _explain_spare(inferences: Sequence[NodeShares]) -> str:
+def _explain_spare(spare: SharedSpare, by_key: Mapping[str, NodeShares]) -> str:
     """Return which node's loss takes most of a spare, and whose requests then come to it."""
+    if spare.closes:
+        return f"node {spare.node} takes no new pods: its models stay until other spares have loaded them"
+    if spare.kept_models.issuperset(spare.models):
+        return "nothing needs its models any more: they stay for policy.dwell"
+    inferences = [by_key[key] for key in spare.models if key not in spare.kept_models]
     nodes = {node for inference in inferences for node in inference.busy_by_node}
     if not nodes:
         return "its models move to other spares, and stay until these have loaded them"
 
     def list_parts(node: str) -> list[tuple[float, str]]:
+        # In tenths: a text that follows every request would have the pool's status written again and again.
         parts = [
-            (inference.busy_by_node[node] / inference.spares_needed, inference.key.partition("/")[2])
+            (
+                ceil(10 * inference.busy_by_node[node] / inference.spares_needed - _ROUNDING) / 10,
+                inference.key.partition("/")[2],
+            )
             for inference in inferences
             if inference.busy_by_node.get(node)
         ]

@@ -154,7 +154,7 @@ class AllocationObserved:
     unhealthy_node_slices: int = 0
     """Slices of ready pods on nodes that are not healthy: they serve, and cannot be assigned to others."""
     spare_slices: int = 0
-    """Slices that are reserved for spares that Inferences share, or that their pods still have."""
+    """Slices of healthy nodes that are reserved for spares that Inferences share, or that their pods still have."""
     live_spares: Sequence[LiveSpare] = ()
     """The spares that Inferences share."""
     spare_plan: PoolSparePlan = field(default_factory=PoolSparePlan)

@@ -98,7 +98,7 @@ def list_live_spares(deployments: Iterable[SpareDeployment]) -> tuple[LiveSpare,
         served = {
             name: model.version for pod in pods if pod.ready for name, model in pod.shared_models.items()
         }
-        live.append(LiveSpare(planned, served, bool(pods)))
+        live.append(LiveSpare(planned, served, bool(pods), any(pod.ready for pod in pods)))
     return tuple(sorted(live, key=lambda spare: (spare.planned.namespace, spare.planned.number)))
 
 
