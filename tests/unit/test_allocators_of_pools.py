@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -40,20 +41,39 @@ from tidegate_controllers.shared_spares import SharedSpares
 from tidegate_controllers.typed_caches import OverrideIndex
 
 POOLS = ("cpu-a", "cpu-b")
-PLACED = {"ctr": POOLS, "rank": ("cpu-a",)}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A real-time model of 100 requests per second, and the replicas that run in each of its pools, in the order of its list."""
+
+    demand: float
+    value: str
+    running: Mapping[str, int]
+
+
+FULL = {"ctr": Model(290.0, "1", {"cpu-a": 3, "cpu-b": 0}), "rank": Model(190.0, "0.5", {"cpu-a": 1})}
+"""cpu-a is full of three replicas of ctr, which may use both pools, and one of rank, which may use it alone."""
+CROWDED = {
+    "ctr": Model(190.0, "3", {"cpu-a": 2, "cpu-b": 2}),
+    "first": Model(190.0, "1", {"cpu-a": 2}),
+    "second": Model(190.0, "2", {"cpu-b": 2}),
+}
+"""Both pools are full, and ctr has two replicas too many."""
 
 
 class World(PlacementWorld):
-    """Two pools of four slices: cpu-a is full of three replicas of ctr, which may use both, and one of rank, which may use it alone.
+    """Two pools of four slices with models in them.
 
     The world is the API server, the reconciler of Inferences and the kubelets: pods have what was decided, and are ready one
     round later.
     """
 
-    def __init__(self, second_mode: str = "Auto") -> None:
+    def __init__(self, second_mode: str = "Auto", models: Mapping[str, Model] = FULL) -> None:
         super().__init__()
+        self.models = models
         self.clock, self.fence = FakeClock(), Fence.unlimited(1)
-        self.demand = {"ctr": 290.0, "rank": 190.0}
+        self.demand = {name: model.demand for name, model in models.items()}
         self.solved: list[tuple[str, ...]] = []
         self.fails = False
         self._solver = Solver(lambda: 0.0)
@@ -62,7 +82,8 @@ class World(PlacementWorld):
             self.has(
                 self.stores.pools, compute_pool_body(name, nodeSelector={"pool": name[-1]}, policy=policy)
             )
-        for name, pools in PLACED.items():
+        for name, model in models.items():
+            pools = list(model.running)
             placed: dict[str, Any] = {"pools": [{"name": pool} for pool in pools]}
             body = inference_body(
                 name,
@@ -70,12 +91,12 @@ class World(PlacementWorld):
                 replicas=None,
                 scaling={"minReplicas": 1, "maxReplicas": 8},
                 capacity={"requestsPerSecond": "100"},
-                value={"perRequest": "1" if name == "ctr" else "0.5"},
+                value={"perRequest": model.value},
                 placement=placed if len(pools) > 1 else {"pool": pools[0]},
             )
             self.has(self.stores.inferences, {**body, "status": {}})
-        self._run_pods("ctr", "cpu-a", 3)
-        self._run_pods("rank", "cpu-a", 1)
+            for pool, count in model.running.items():
+                self._run_pods(name, pool, count)
         for store in (self._nodes, self.occupancy._foreign_pods):  # pyright: ignore[reportPrivateUsage]
             store.synced.set()
         self.allocator = self._make_allocator()
@@ -161,8 +182,8 @@ class World(PlacementWorld):
     def _place_all(self) -> Mapping[str, tuple[int, int]]:
         """Run the pods that each pool gives; those that started before are ready."""
         counts: dict[str, tuple[int, int]] = {}
-        for name, pools in PLACED.items():
-            placed = self.of(name)
+        for name, model in self.models.items():
+            placed, pools = self.of(name), list(model.running)
             given = {item.pool: item.replicas for item in placed.pools} or {pools[0]: placed.replicas}
             for pool in pools:
                 self._run_pods(name, pool, given.get(pool, 0))
@@ -171,7 +192,8 @@ class World(PlacementWorld):
         return counts
 
     def _run_pods(self, name: str, pool: str, count: int) -> None:
-        deployment = f"inf-{name}" if pool == "cpu-a" else make_pool_deployment_name(name, pool)
+        is_only = len(self.models[name].running) == 1
+        deployment = f"inf-{name}" if is_only or pool == "cpu-a" else make_pool_deployment_name(name, pool)
         self.deployment(name, count, pool, name=deployment)
         for number in range(8):
             metadata = {"name": f"{deployment}-{number}", "namespace": "ads"}
@@ -241,3 +263,16 @@ async def test_pools_that_share_nothing_are_solved_alone() -> None:
     for _ in range(3):
         await world.run_round()
     assert set(world.solved) == {("cpu-a",)}
+
+
+async def test_two_pools_that_give_up_one_model_do_not_count_on_each_other() -> None:
+    world = World(models=CROWDED)
+    for _ in range(8):
+        await world.run_round()
+    world.demand |= {"first": 390.0, "second": 390.0}
+    for name in POOLS:
+        await world.allocator.reconcile(ObjectKey("", name))
+    both_decided = world.of("ctr")
+    assert sum(item.replicas for item in both_decided.pools) >= 2, "190 requests per second need two"
+    for _ in range(4):
+        assert sum((await world.run_round())["ctr"]) >= 2

@@ -279,6 +279,8 @@ def test_what_is_to_stop_elsewhere_serves_nothing_for_this_pool() -> None:
     first, second = follow_division(others, {"b": 1})
     assert (first.replicas, first.ready, first.room, first.is_before) == (1, 1, 0, True)
     assert second is others[1]
+    [stopping] = follow_division((OtherPool(0, 2, 4, 100.0, is_before=False, name="b"),), {"b": 2})
+    assert (stopping.replicas, stopping.ready) == (2, 0), "pods that b was told to stop do not count"
 
 
 @st.composite
