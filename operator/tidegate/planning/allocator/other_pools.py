@@ -106,9 +106,11 @@ def reduce_demand(
 
 
 def _describe_replicas(pools: Sequence[OtherPool]) -> str:
-    counts = [(pool.replicas, pool.name) for pool in pools if pool.replicas]
     return " and ".join(
-        f"{count} {'replica' if count == 1 else 'replicas'} in {name}" for count, name in counts
+        f"{pool.replicas} {'replica' if pool.replicas == 1 else 'replicas'}"
+        f"{' planned' if pool.replicas > pool.ready else ''} in {pool.name}"
+        for pool in pools
+        if pool.replicas
     )
 
 
