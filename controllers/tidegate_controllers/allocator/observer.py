@@ -140,26 +140,30 @@ class PoolObserver:
         Pools that are not among those `deciding`, or whose decisions are not executed, are left out, and so are those that only
         they connect. One that cannot be observed is left out too, with a note.
         """
-        found: dict[str, AllocationObserved] = {}
+        neighbours: dict[str, AllocationObserved] = {}
         failed: dict[str, str] = {}
         waiting = deque([observed])
         while waiting:
             for name in list_neighbours(waiting.popleft()):
                 pool = self.pools.get(ObjectKey("", name))
-                if name in {observed.name, *found, *failed} or pool is None or len(found) + 1 == MAX_POOLS:
+                if (
+                    name in {observed.name, *neighbours, *failed}
+                    or pool is None
+                    or len(neighbours) + 1 == MAX_POOLS
+                ):
                     continue
                 if name not in deciding or not self._executes_decisions(name):
                     continue
                 try:
-                    found[name] = self.observe_pool(pool)
+                    neighbours[name] = self.observe_pool(pool)
                 except Exception as error:
                     # The other pool's own tick fails with the same error, and is counted there.
                     log.error("neighbour_not_observed", pool=observed.name, neighbour=name, exc_info=error)
                     failed[name] = type(error).__name__
                 else:
-                    waiting.append(found[name])
+                    waiting.append(neighbours[name])
         note = "; ".join(f"solved without {name}: {error}" for name, error in sorted(failed.items()))
-        return Neighbours(tuple(found[name] for name in sorted(found)), note)
+        return Neighbours(tuple(neighbours[name] for name in sorted(neighbours)), note)
 
     def _executes_decisions(self, name: str) -> bool:
         """Return whether a pool is in mode Auto: only then are its free slices assigned."""

@@ -62,7 +62,7 @@ class PoolGroups:
     """Until when a group is not solved, and why, by the names of its pools."""
 
     def list_deciding(self, observed: AllocationObserved) -> frozenset[str]:
-        """Return the pools that carry their part out within about two intervals of this one, by name.
+        """Return the pools that have executed their part within two intervals of this one, by name.
 
         One whose last decision is older, or that has not decided since this process leads, may start its part much later.
         """
@@ -77,39 +77,39 @@ class PoolGroups:
         If the answer is greedy, or farther than MAX_GAP from the optimum, no replica moves between pools for it, and the group
         is not solved again for a while. The same holds for an error in what other teams own: the pool decides alone.
         """
-        others = [
+        partners = [
             self._update_other(observed, other) for other in neighbours if other.pool.key in self._decided
         ]
-        names = ", ".join(other.name for other in others)
-        paused_until, note = self._paused.get(_name_pools(observed, others), (observed.now, ""))
-        if not others or observed.now < paused_until:
-            return DividedPool(observed, note if others else "")
+        names = ", ".join(other.name for other in partners)
+        paused_until, note = self._paused.get(_name_pools(observed, partners), (observed.now, ""))
+        if not partners or observed.now < paused_until:
+            return DividedPool(observed, note if partners else "")
         try:
-            group = build_group(observed, others)
+            group = build_group(observed, partners)
             if group is None:
                 return DividedPool(observed)
             assignment = await self.solver.solve(group.snapshot, _LIMITS, outwait=False)
             divided = divide_members(observed, group, assignment)
         except Exception as error:
-            log.error("pools_not_divided", pool=observed.name, others=names, exc_info=error)
+            log.error("pools_not_divided", pool=observed.name, partners=names, exc_info=error)
             return self._pause_group(
-                observed, others, f"not solved together with {names}: {type(error).__name__}"
+                observed, partners, f"not solved together with {names}: {type(error).__name__}"
             )
         gap = assignment.gap or 0.0
         if assignment.method is SolveMethod.GREEDY or gap > MAX_GAP:
             reason = assignment.note or f"the answer may be {gap:.1%} from the optimum"
-            return self._pause_group(observed, others, f"not solved together with {names}: {reason}")
+            return self._pause_group(observed, partners, f"not solved together with {names}: {reason}")
         return DividedPool(divided, assignment.note and f"solved together with {names}: {assignment.note}")
 
     def _pause_group(
-        self, observed: AllocationObserved, others: Sequence[AllocationObserved], note: str
+        self, observed: AllocationObserved, partners: Sequence[AllocationObserved], note: str
     ) -> DividedPool:
         current = {names: pause for names, pause in self._paused.items() if observed.now < pause[0]}
-        self._paused = {**current, _name_pools(observed, others): (observed.now + _PAUSE, note)}
+        self._paused = {**current, _name_pools(observed, partners): (observed.now + _PAUSE, note)}
         return DividedPool(observed, note)
 
     def put_decided(self, observed: AllocationObserved, price: float) -> None:
-        """Take what a pool was decided from once that decision is carried out, with the price that the solve has found."""
+        """Take what a pool was decided from once that decision is executed, with the price that the solve has found."""
         self._decided[observed.pool.key] = replace(observed, price=price)
 
     def forget_pool(self, pool: ObjectKey) -> None:
@@ -134,5 +134,5 @@ class PoolGroups:
         )
 
 
-def _name_pools(observed: AllocationObserved, others: Sequence[AllocationObserved]) -> tuple[str, ...]:
-    return observed.name, *(other.name for other in others)
+def _name_pools(observed: AllocationObserved, partners: Sequence[AllocationObserved]) -> tuple[str, ...]:
+    return observed.name, *(other.name for other in partners)

@@ -132,7 +132,7 @@ class PoolSolver:
         return apply_peaks(peaks, signals, observed.now, observed.peak_windows)
 
     def list_deciding(self, observed: AllocationObserved) -> frozenset[str]:
-        """Return the names of the pools that carry their decisions out about as often as this one."""
+        """Return the names of the pools that execute decisions about as often as this one."""
         return self._groups.list_deciding(observed)
 
     def read_neighbours(self, neighbours: Neighbours, signals: Signals) -> Neighbours:
