@@ -71,7 +71,9 @@ class World(PlacementWorld):
     round later.
     """
 
-    def __init__(self, second_mode: str = "Auto", models: Mapping[str, Model] = FULL) -> None:
+    def __init__(
+        self, second_mode: str = "Auto", models: Mapping[str, Model] = FULL, second_interval: str = "10s"
+    ) -> None:
         super().__init__()
         self.models = models
         self.clock, self.fence = FakeClock(), Fence.unlimited(1)
@@ -82,8 +84,9 @@ class World(PlacementWorld):
         self.unwritable: set[str] = set()
         """Pools whose decisions the API server refuses."""
         self._solver = Solver(lambda: 0.0)
-        for name, mode in zip(POOLS, ("Auto", second_mode), strict=True):
-            policy = {"mode": mode, "interval": "10s", "dwell": "0s"}
+        policies = ("Auto", "10s"), (second_mode, second_interval)
+        for name, (mode, interval) in zip(POOLS, policies, strict=True):
+            policy = {"mode": mode, "interval": interval, "dwell": "0s"}
             self.has(
                 self.stores.pools, compute_pool_body(name, nodeSelector={"pool": name[-1]}, policy=policy)
             )
@@ -289,6 +292,15 @@ async def test_no_pool_waits_for_one_that_does_not_carry_its_decisions_out() -> 
     world.unwritable.clear()
     again = [await world.run_round() for _ in range(3)]
     assert sum(again[-1]["ctr"]) == 5
+
+
+async def test_no_pool_waits_for_one_that_decides_much_more_seldom() -> None:
+    world = World(second_interval="10m")
+    world.demand["ctr"] = 190.0
+    settled = [await world.run_round() for _ in range(10)]
+    assert settled[-1] == {"ctr": (2, 0), "rank": (2, 0)}
+    world.demand["ctr"] = 490.0
+    assert (await world.run_round())["ctr"] == (3, 0)
 
 
 async def test_an_error_about_one_pool_stops_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:

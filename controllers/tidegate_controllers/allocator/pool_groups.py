@@ -62,12 +62,16 @@ class PoolGroups:
     """Until when a group is not solved, and why, by the names of its pools."""
 
     def list_deciding(self, observed: AllocationObserved) -> frozenset[str]:
-        """Return the pools that have executed their part within two intervals of this one, by name.
+        """Return the pools that decide at least half as often as this one and have executed it of late, by name.
 
-        One whose last decision is older, or that has not decided since this process leads, may start its part much later.
+        Others may start their part much later, or never.
         """
-        limit = max(2 * parse_duration(observed.pool.spec.policy.interval), _MIN_TURN)
-        return frozenset(last.name for last in self._decided.values() if observed.now - last.now <= limit)
+        slowest = _get_turn(observed)
+        return frozenset(
+            last.name
+            for last in self._decided.values()
+            if _get_interval(last) <= slowest and observed.now - last.now <= _get_turn(last)
+        )
 
     async def divide_pool(
         self, observed: AllocationObserved, neighbours: Sequence[AllocationObserved]
@@ -132,6 +136,15 @@ class PoolGroups:
             event_demands=last.event_demands,
             mixes={**last.mixes, **observed.mixes},
         )
+
+
+def _get_interval(observed: AllocationObserved) -> timedelta:
+    return parse_duration(observed.pool.spec.policy.interval)
+
+
+def _get_turn(observed: AllocationObserved) -> timedelta:
+    """Return the time for which a decision of a pool counts: two of its intervals."""
+    return max(2 * _get_interval(observed), _MIN_TURN)
 
 
 def _name_pools(observed: AllocationObserved, partners: Sequence[AllocationObserved]) -> tuple[str, ...]:
