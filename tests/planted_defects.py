@@ -204,7 +204,7 @@ DEFECTS: Final = (
         name="count-on-what-stops",
         suffered="A model that moves to another pool loses replicas in the first one before it has others, and requests are lost.",
         file="operator/tidegate/planning/allocator/other_pools.py",
-        text="ready=min(pool.ready, divided[pool.name]),",
+        text="ready=min(pool.ready, pool.replicas, divided[pool.name]),",
         by="ready=divided[pool.name],",
         seen_by=(
             "tests/unit/test_pool_group.py::test_replicas_leave_the_first_pool_one_by_one_as_others_are_ready",

@@ -136,6 +136,21 @@ async def test_one_that_hangs_is_ended_after_its_time() -> None:
     await solver.close()
 
 
+async def test_a_late_answer_that_is_given_up_keeps_nobody_waiting_and_predicts_nothing() -> None:
+    solver = SolverProcess(grace_s=0.2, hangs_s=60.0)
+    await solver.solve(SNAPSHOT, ROOMY)
+    stopped = solver.pid
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    late = await solver.solve(large(), SolveLimits(seconds=0.3), outwait=False)
+    assert late.method is SolveMethod.GREEDY
+    assert late.note == "the solver did not answer within 0.5 s for 50 Inferences, and is given up"
+    assert gone(stopped)
+    next_one = await solver.solve(large(), ROOMY)
+    assert (next_one.note, solver.pid != stopped) == ("", True)
+    await solver.close()
+
+
 async def test_one_that_is_late_for_a_large_pool_lives_on_and_is_not_asked_for_as_much_again() -> None:
     solver = SolverProcess(grace_s=0.2, hangs_s=60.0)
     await solver.solve(SNAPSHOT, ROOMY)

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from builders.allocator import a_member, nodes, observed
 from builders.compute_pool import a_compute_pool
 from builders.fake_clock import FakeClock
+from tidegate.allocation.assembly import SolveLimits
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.snapshot import AllocationSnapshot
 from tidegate.allocation.solver import Solver
@@ -87,7 +88,9 @@ class TickedPool:
             clock=clock,
         )
 
-    async def solve(self, snapshot: AllocationSnapshot) -> Assignment:
+    async def solve(
+        self, snapshot: AllocationSnapshot, limits: SolveLimits | None = None, *, outwait: bool = True
+    ) -> Assignment:
         return Solver(lambda: 0.0).solve(snapshot)
 
     async def read(self) -> Signals:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -20,6 +22,7 @@ from tidegate.allocation.solver import Solver
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.meta import ObjectKey
+from tidegate.errors import PermanentError
 from tidegate.exporters.allocator import AllocatorMetrics
 from tidegate.exporters.solver_inputs import SolverInputs
 from tidegate.kube.fence import Fence
@@ -40,29 +43,55 @@ from tidegate_controllers.shared_spares import SharedSpares
 from tidegate_controllers.typed_caches import OverrideIndex
 
 POOLS = ("cpu-a", "cpu-b")
-PLACED = {"ctr": POOLS, "rank": ("cpu-a",)}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A real-time model of 100 requests per second, and the replicas that run in each of its pools, in the order of its list."""
+
+    demand: float
+    value: str
+    running: Mapping[str, int]
+
+
+FULL = {"ctr": Model(290.0, "1", {"cpu-a": 3, "cpu-b": 0}), "rank": Model(190.0, "0.5", {"cpu-a": 1})}
+"""cpu-a is full of three replicas of ctr, which may use both pools, and one of rank, which may use it alone."""
+CROWDED = {
+    "ctr": Model(190.0, "3", {"cpu-a": 2, "cpu-b": 2}),
+    "first": Model(190.0, "1", {"cpu-a": 2}),
+    "second": Model(190.0, "2", {"cpu-b": 2}),
+}
+"""Both pools are full, and ctr has two replicas too many."""
 
 
 class World(PlacementWorld):
-    """Two pools of four slices: cpu-a is full of three replicas of ctr, which may use both, and one of rank, which may use it alone.
+    """Two pools of four slices with models in them.
 
     The world is the API server, the reconciler of Inferences and the kubelets: pods have what was decided, and are ready one
     round later.
     """
 
-    def __init__(self, second_mode: str = "Auto") -> None:
+    def __init__(
+        self, second_mode: str = "Auto", models: Mapping[str, Model] = FULL, second_interval: str = "10s"
+    ) -> None:
         super().__init__()
+        self.models = models
         self.clock, self.fence = FakeClock(), Fence.unlimited(1)
-        self.demand = {"ctr": 290.0, "rank": 190.0}
+        self.demand = {name: model.demand for name, model in models.items()}
         self.solved: list[tuple[str, ...]] = []
-        self.fails = False
+        self.fails = self.raises = False
+        self.gap, self.note = 0.0, ""
+        self.unwritable: set[str] = set()
+        """Pools whose decisions the API server refuses."""
         self._solver = Solver(lambda: 0.0)
-        for name, mode in zip(POOLS, ("Auto", second_mode), strict=True):
-            policy = {"mode": mode, "interval": "10s", "dwell": "0s"}
+        policies = ("Auto", "10s"), (second_mode, second_interval)
+        for name, (mode, interval) in zip(POOLS, policies, strict=True):
+            policy = {"mode": mode, "interval": interval, "dwell": "0s"}
             self.has(
                 self.stores.pools, compute_pool_body(name, nodeSelector={"pool": name[-1]}, policy=policy)
             )
-        for name, pools in PLACED.items():
+        for name, model in models.items():
+            pools = list(model.running)
             placed: dict[str, Any] = {"pools": [{"name": pool} for pool in pools]}
             body = inference_body(
                 name,
@@ -70,12 +99,12 @@ class World(PlacementWorld):
                 replicas=None,
                 scaling={"minReplicas": 1, "maxReplicas": 8},
                 capacity={"requestsPerSecond": "100"},
-                value={"perRequest": "1" if name == "ctr" else "0.5"},
+                value={"perRequest": model.value},
                 placement=placed if len(pools) > 1 else {"pool": pools[0]},
             )
             self.has(self.stores.inferences, {**body, "status": {}})
-        self._run_pods("ctr", "cpu-a", 3)
-        self._run_pods("rank", "cpu-a", 1)
+            for pool, count in model.running.items():
+                self._run_pods(name, pool, count)
         for store in (self._nodes, self.occupancy._foreign_pods):  # pyright: ignore[reportPrivateUsage]
             store.synced.set()
         self.allocator = self._make_allocator()
@@ -114,11 +143,10 @@ class World(PlacementWorld):
 
     async def run_round(self) -> Mapping[str, tuple[int, int]]:
         """Let each allocator look, give what they decided, and go on by an interval; the replicas of each model by pool."""
-        for name in POOLS:
-            await self.allocator.reconcile(ObjectKey("", name))
+        for name in POOLS * 2:
+            with suppress(PermanentError):
+                await self.allocator.reconcile(ObjectKey("", name))
             self._place_all()
-        for name in POOLS:
-            await self.allocator.reconcile(ObjectKey("", name))
         await self.clock.advance(10.0)
         return self._place_all()
 
@@ -127,11 +155,17 @@ class World(PlacementWorld):
         found = [AllocationDecision.parse(body) for body in self.stores.decisions]
         return sorted((item for item in found if item.spec.pool == pool), key=lambda item: item.spec.at)
 
-    async def solve(self, snapshot: AllocationSnapshot) -> Assignment:
+    async def solve(
+        self, snapshot: AllocationSnapshot, limits: SolveLimits | None = None, *, outwait: bool = True
+    ) -> Assignment:
+        del limits, outwait
         self.solved.append(tuple(pool.name for pool in snapshot.pools))
         if self.fails and len(snapshot.pools) > 1:
             return solve_greedily(snapshot, "the solver did not start")
-        return self._solver.solve(snapshot, SolveLimits(seconds=10.0))
+        if self.raises and len(snapshot.pools) > 1:
+            raise ValueError("an input that the solver does not expect")
+        answer = self._solver.solve(snapshot, SolveLimits(seconds=10.0))
+        return replace(answer, gap=self.gap, note=self.note) if len(snapshot.pools) > 1 else answer
 
     async def read(self) -> Signals:
         now = self.clock.now()
@@ -141,6 +175,8 @@ class World(PlacementWorld):
 
     async def apply(self, manifest: Mapping[str, Any], fence: Fence) -> Mapping[str, Any]:
         del fence
+        if manifest["spec"]["pool"] in self.unwritable:
+            raise PermanentError("refused by a policy")
         self.has(self.stores.decisions, dict(manifest))
         stored = self.stores.decisions.get(ObjectKey("", manifest["metadata"]["name"]))
         assert stored is not None
@@ -161,8 +197,8 @@ class World(PlacementWorld):
     def _place_all(self) -> Mapping[str, tuple[int, int]]:
         """Run the pods that each pool gives; those that started before are ready."""
         counts: dict[str, tuple[int, int]] = {}
-        for name, pools in PLACED.items():
-            placed = self.of(name)
+        for name, model in self.models.items():
+            placed, pools = self.of(name), list(model.running)
             given = {item.pool: item.replicas for item in placed.pools} or {pools[0]: placed.replicas}
             for pool in pools:
                 self._run_pods(name, pool, given.get(pool, 0))
@@ -171,7 +207,8 @@ class World(PlacementWorld):
         return counts
 
     def _run_pods(self, name: str, pool: str, count: int) -> None:
-        deployment = f"inf-{name}" if pool == "cpu-a" else make_pool_deployment_name(name, pool)
+        is_only = len(self.models[name].running) == 1
+        deployment = f"inf-{name}" if is_only or pool == "cpu-a" else make_pool_deployment_name(name, pool)
         self.deployment(name, count, pool, name=deployment)
         for number in range(8):
             metadata = {"name": f"{deployment}-{number}", "namespace": "ads"}
@@ -233,6 +270,110 @@ async def test_without_an_answer_of_the_solver_no_replica_moves_between_pools_an
     assert "not solved together with cpu-a: the solver did not start" in decided.spec.note
 
 
+async def test_other_pools_are_divided_with_the_demand_of_this_tick() -> None:
+    world = World(models=CROWDED)
+    for _ in range(8):
+        await world.run_round()
+    world.demand |= {"first": 390.0, "second": 390.0}
+    await world.allocator.reconcile(ObjectKey("", "cpu-a"))
+    placed = {item.pool: item.replicas for item in world.of("ctr").pools}
+    assert placed["cpu-a"] == 2, "cpu-a gives up nothing, because second needs all of cpu-b now"
+
+
+async def test_no_pool_waits_for_one_that_does_not_carry_its_decisions_out() -> None:
+    world = World()
+    world.demand["ctr"] = 190.0
+    settled = [await world.run_round() for _ in range(10)]
+    assert settled[-1] == {"ctr": (2, 0), "rank": (2, 0)}
+    world.unwritable.add("cpu-b")
+    world.demand["ctr"] = 490.0
+    alone = [await world.run_round() for _ in range(6)]
+    assert alone[-1] == {"ctr": (3, 0), "rank": (1, 0)}, "ctr is worth more than the second replica of rank"
+    world.unwritable.clear()
+    again = [await world.run_round() for _ in range(3)]
+    assert sum(again[-1]["ctr"]) == 5
+
+
+async def test_no_pool_waits_for_one_that_decides_much_more_seldom() -> None:
+    world = World(second_interval="10m")
+    world.demand["ctr"] = 190.0
+    settled = [await world.run_round() for _ in range(10)]
+    assert settled[-1] == {"ctr": (2, 0), "rank": (2, 0)}
+    world.demand["ctr"] = 490.0
+    assert (await world.run_round())["ctr"] == (3, 0)
+
+
+async def test_an_error_about_one_pool_stops_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(models={**FULL, "ctr": Model(190.0, "1", {"cpu-a": 2, "cpu-b": 0})})
+    await world.run_round()
+    list_decisions = PoolObserver.list_decisions
+
+    def fail_for_one(self: PoolObserver, pool: str) -> Any:
+        if pool == "cpu-b":
+            raise ValueError("cannot be read")
+        return list_decisions(self, pool)
+
+    world.demand["ctr"] = 290.0
+    monkeypatch.setattr(PoolObserver, "list_decisions", fail_for_one)
+    await world.allocator.reconcile(ObjectKey("", "cpu-a"))
+    monkeypatch.undo()
+    assert world.decisions("cpu-a")[-1].spec.note == "solved without cpu-b: ValueError"
+
+
+async def test_an_error_of_the_division_stops_no_pool_and_decisions_say_so() -> None:
+    world = World()
+    world.raises = True
+    for _ in range(2):
+        assert await world.run_round() == {"ctr": (3, 0), "rank": (1, 0)}
+    world.demand["ctr"] = 390.0
+    assert (await world.run_round())["ctr"] == (3, 1)
+    [decided] = world.decisions("cpu-b")
+    assert "not solved together with cpu-a: ValueError" in decided.spec.note
+
+
+async def test_an_answer_far_from_the_optimum_moves_nothing_and_is_not_asked_for_again_at_once() -> None:
+    world = World()
+    world.gap, world.note = 0.004, "out of time for whole replicas"
+    for _ in range(4):
+        assert await world.run_round() == {"ctr": (3, 0), "rank": (1, 0)}
+    assert world.solved.count(POOLS) <= 2, "once for each pool"
+    await world.clock.advance(300.0)
+    world.gap = 0.002
+    moved = [await world.run_round() for _ in range(4)]
+    assert moved[-1] == {"ctr": (2, 1), "rank": (2, 0)}
+    [decided] = world.decisions("cpu-b")
+    assert decided.spec.note == "solved together with cpu-a: out of time for whole replicas"
+
+
+@pytest.mark.parametrize(("capacity", "connected"), [("100", 11), ("", 1)])
+async def test_inferences_of_others_neither_end_a_group_nor_enlarge_it_without_limit(
+    capacity: str, connected: int
+) -> None:
+    world = World()
+    names = [f"cpu-{letter}" for letter in "cdefghijklmno"]
+    for name in names:
+        world.node(f"node-{name[-1]}")
+        policy = {"mode": "Auto"}
+        body = compute_pool_body(name, nodeSelector={"pool": name[-1]}, policy=policy)
+        world.has(world.stores.pools, body)
+    for key, pools in (("near", ["cpu-a", *names[:7]]), ("far", names[6:])):
+        body = inference_body(
+            key,
+            "other",
+            replicas=None,
+            scaling={"minReplicas": 1, "maxReplicas": 1},
+            placement={"pools": [{"name": name} for name in pools]},
+            **({"capacity": {"requestsPerSecond": capacity}} if capacity else {}),
+        )
+        world.has(world.stores.inferences, {**body, "status": {}})
+    observer = world.allocator.observer
+    pool = observer.pools.get(ObjectKey("", "cpu-a"))
+    assert pool is not None
+    group = observer.observe_group(observer.observe_pool(pool), {*names, "cpu-b"})
+    assert len(group.pools) == connected
+    assert "cpu-b" in [item.name for item in group.pools]
+
+
 async def test_pools_that_share_nothing_are_solved_alone() -> None:
     world = World()
     body: Any = world.stores.inferences.get(ObjectKey("ads", "ctr"))
@@ -241,3 +382,16 @@ async def test_pools_that_share_nothing_are_solved_alone() -> None:
     for _ in range(3):
         await world.run_round()
     assert set(world.solved) == {("cpu-a",)}
+
+
+async def test_two_pools_that_give_up_one_model_do_not_count_on_each_other() -> None:
+    world = World(models=CROWDED)
+    for _ in range(8):
+        await world.run_round()
+    world.demand |= {"first": 390.0, "second": 390.0}
+    for name in POOLS:
+        await world.allocator.reconcile(ObjectKey("", name))
+    both_decided = world.of("ctr")
+    assert sum(item.replicas for item in both_decided.pools) >= 2, "190 requests per second need two"
+    for _ in range(4):
+        assert sum((await world.run_round())["ctr"]) >= 2

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import product
+from math import inf
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders.allocator import NOW, nodes, signals
+from builders.allocator import NOW, a_decision, nodes, signals
 from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from stages.examples import examples
 from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.snapshot import DemandInput
 from tidegate.allocation.solver import Solver
-from tidegate.planning.allocator.other_pools import OtherPool, follow_division, limit_growth
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.other_pools import OtherPool, follow_division, limit_growth, reduce_demand
 from tidegate.planning.allocator.pool_group import build_group, divide_members, list_neighbours
 from tidegate.planning.allocator.snapshot_builder import (
     AllocationObserved,
@@ -267,6 +272,70 @@ def test_pools_without_a_shared_inference_are_no_group() -> None:
     assert build_group(unknown, [shared.observe("b")]) is None, "without its demand, ctr stays where it is"
 
 
+def test_one_that_cannot_be_divided_connects_no_pools() -> None:
+    observed = two_pools().observe("a")
+    assert list_neighbours(observed) == ("b",)
+    refused = tuple(replace(member, refusal="no") for member in observed.members)
+    assert list_neighbours(replace(observed, members=refused)) == ()
+    strict = two_pools(policy={"nodeLoss": {"mode": "Strict"}})
+    assert list_neighbours(strict.observe("a")) == (), "its reserve is computed by each pool alone"
+    assert build_group(strict.observe("a"), [strict.observe("b")]) is None
+
+
+def test_demand_counts_once_where_an_inference_can_be_divided_in_some_of_its_pools() -> None:
+    three = {"a": 1.0, "b": 1.0, "c": 1.0}
+    models = (Model("ctr", three, 290), Model("rank", BOTH, 190))
+    pools = Pools({"a": 1, "b": 4, "c": 4}, models, {("ctr", "a"): 1, ("ctr", "b"): 1, ("ctr", "c"): 1})
+    in_a = pools.observe("a")
+    refused = tuple(
+        replace(member, refusal="no") if member.key.name == "ctr" else member for member in in_a.members
+    )
+    group = build_group(pools.observe("b"), [replace(in_a, members=refused), pools.observe("c")])
+    assert group is not None
+    rates = {model.key: model.load.rates for model in group.snapshot.inferences if model.load is not None}
+    assert rates["ads/ctr in a"] + rates["ads/ctr"] == (100.0, 190.0)
+
+
+def test_the_dwell_of_one_pool_holds_nothing_in_another() -> None:
+    pools = two_pools(policy={"dwell": "60s"})
+    moved = a_decision(
+        ("ctr", 2, 3), at=NOW - timedelta(minutes=10), outcome={"appliedAt": NOW.isoformat()}, pool="a"
+    )
+    in_b = replace(pools.observe("b"), pool=a_compute_pool("b", policy={"dwell": "1h"}))
+    group = build_group(replace(pools.observe("a"), decisions=(moved,)), [in_b])
+    assert group is not None
+    [placement] = [item for item in group.shared[ObjectKey("ads", "ctr")].placements if item.pool == "a"]
+    assert (group.snapshot.dwell_s, placement.since_up_s) == (3600.0, inf)
+    group = build_group(pools.observe("a"), [replace(in_b, decisions=(replace_pool(moved, "b"),))])
+    assert group is not None
+    [placement] = [item for item in group.shared[ObjectKey("ads", "ctr")].placements if item.pool == "b"]
+    assert placement.since_up_s == 600.0
+
+
+def replace_pool(decision: AllocationDecision, pool: str) -> AllocationDecision:
+    """A decision about another pool."""
+    return decision.model_copy(update={"spec": decision.spec.model_copy(update={"pool": pool})})
+
+
+def test_two_inferences_that_wait_for_slices_do_not_count_on_the_same_ones() -> None:
+    models = (Model("ctr", BOTH, 290), Model("rank", BOTH, 290))
+    pools = Pools({"a": 2, "b": 4}, models, {("ctr", "a"): 2, ("rank", "a"): 2})
+    observed = pools.observe("a")
+    waiting = tuple(
+        replace(member, claim=replace(member.claim, replicas=0, assigned=0), ready=0)
+        for member in observed.members
+    )
+    group = build_group(replace(observed, members=waiting), [pools.observe("b")])
+    assert group is not None
+    started = [
+        item.replicas.loading
+        for model in group.shared.values()
+        for item in model.placements
+        if item.pool == "a"
+    ]
+    assert started == [2, 0]
+
+
 def test_only_what_grows_is_limited_by_the_maximum() -> None:
     assert limit_growth({"a": 3, "b": 0}, {"a": 1, "b": 2}, 4) == {"a": 2, "b": 1}
     assert limit_growth({"a": 3, "b": 0}, {"a": 1, "b": 2}, None) == {"a": 1, "b": 2}
@@ -279,6 +348,9 @@ def test_what_is_to_stop_elsewhere_serves_nothing_for_this_pool() -> None:
     first, second = follow_division(others, {"b": 1})
     assert (first.replicas, first.ready, first.room, first.is_before) == (1, 1, 0, True)
     assert second is others[1]
+    [stopping] = follow_division((OtherPool(0, 2, 4, 100.0, is_before=False, name="b"),), {"b": 2})
+    assert (stopping.replicas, stopping.ready) == (2, 0), "pods that b was told to stop do not count"
+    assert reduce_demand(DemandInput((290.0,)), 1, 100.0, (stopping,)).elsewhere == "2 replicas planned in b"
 
 
 @st.composite

@@ -1,8 +1,12 @@
 """Observes a pool for the allocator: its slices, its Inferences and its decisions, as the caches have them."""
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool, PolicyMode
@@ -27,6 +31,16 @@ from tidegate.runtime.clock import Clock
 from tidegate_controllers.placements import SPARES_CLAIM, Placements
 from tidegate_controllers.shared_spares import SharedSpares
 from tidegate_controllers.typed_caches import OverrideIndex
+
+log: Final = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The other pools of a pool's group as the caches have them; `note` names those that could not be observed, or is empty."""
+
+    pools: tuple[AllocationObserved, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,28 +134,36 @@ class PoolObserver:
             )
         return replace(member, other_pools=tuple(pools), all_pools=inference)
 
-    def observe_group(self, observed: AllocationObserved) -> tuple[AllocationObserved, ...]:
-        """Return the other pools that Inferences connect a pool with, also by way of others; none if they are too many.
+    def observe_group(self, observed: AllocationObserved, deciding: Collection[str]) -> Neighbours:
+        """Return the other pools that Inferences connect a pool with, also by way of others; the nearest if they are too many.
 
-        Pools whose decisions are not executed are left out, and so are those that only they connect.
+        Pools that are not among those `deciding`, or whose decisions are not executed, are left out, and so are those that only
+        they connect. One that cannot be observed is left out too, with a note.
         """
         neighbours: dict[str, AllocationObserved] = {}
-        waiting = [observed]
+        failed: dict[str, str] = {}
+        waiting = deque([observed])
         while waiting:
-            for name in list_neighbours(waiting.pop()):
+            for name in list_neighbours(waiting.popleft()):
                 pool = self.pools.get(ObjectKey("", name))
                 if (
-                    name in neighbours
-                    or name == observed.name
+                    name in {observed.name, *neighbours, *failed}
                     or pool is None
-                    or not self._executes_decisions(name)
+                    or len(neighbours) + 1 == MAX_POOLS
                 ):
                     continue
-                if len(neighbours) + 1 == MAX_POOLS:
-                    return ()
-                neighbours[name] = self.observe_pool(pool)
-                waiting.append(neighbours[name])
-        return tuple(neighbours[name] for name in sorted(neighbours))
+                if name not in deciding or not self._executes_decisions(name):
+                    continue
+                try:
+                    neighbours[name] = self.observe_pool(pool)
+                except Exception as error:
+                    # The other pool's own tick fails with the same error, and is counted there.
+                    log.error("neighbour_not_observed", pool=observed.name, neighbour=name, exc_info=error)
+                    failed[name] = type(error).__name__
+                else:
+                    waiting.append(neighbours[name])
+        note = "; ".join(f"solved without {name}: {error}" for name, error in sorted(failed.items()))
+        return Neighbours(tuple(neighbours[name] for name in sorted(neighbours)), note)
 
     def _executes_decisions(self, name: str) -> bool:
         """Return whether a pool is in mode Auto: only then are its free slices assigned."""

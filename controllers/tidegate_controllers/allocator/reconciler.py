@@ -115,6 +115,7 @@ class Allocator:
 
         # 5. Take the next step of the current decision, from a fresh observation, since solving may have taken seconds.
         await self.executor.execute_decision(self._observe_again(pool))
+        self.solver.put_executed(key)
 
         # 6. Report what the step has changed, in the status of the ComputePool.
         observed, last = self._observe_again(pool), self.solver.get_last(key)
@@ -135,7 +136,8 @@ class Allocator:
         observed = self.observer.observe_pool(observed.pool)
         observed = replace(observed, signals=self.solver.hold_peaks(observed, signals))
         # 3. Solve, and write what is new.
-        neighbours = self.observer.observe_group(observed)
+        neighbours = self.observer.observe_group(observed, self.solver.list_deciding(observed))
+        neighbours = self.solver.read_neighbours(neighbours, signals)
         solve, decision = await self.solver.solve_pool(observed, trigger, neighbours)
         if decision is not None:
             await self.executor.write_decision(observed, decision)

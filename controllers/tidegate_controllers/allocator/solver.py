@@ -1,6 +1,6 @@
 """Decides when a pool is due for a decision, and solves what its Inferences get."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol
@@ -35,6 +35,7 @@ from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import add_attributes
 from tidegate_controllers.allocator.events import AllocationEvents
 from tidegate_controllers.allocator.forecasts import AllocationForecasts
+from tidegate_controllers.allocator.observer import Neighbours
 from tidegate_controllers.allocator.pool_groups import AllocationSolver, PoolGroups
 
 
@@ -55,6 +56,8 @@ class PoolSolve:
     assignment: Assignment
     excluded: Mapping[ObjectKey, str]
     signals: Signals
+    observed: AllocationObserved
+    """The pool with all that it was decided from."""
     forecasts: DemandForecasts | None = None
     event_demands: Mapping[ObjectKey, EventDemand] = field(default_factory=dict[ObjectKey, EventDemand])
     spare_plan: PoolSparePlan = field(default_factory=PoolSparePlan)
@@ -119,23 +122,38 @@ class PoolSolver:
         return self._last_read[1]
 
     def hold_peaks(self, observed: AllocationObserved, signals: Signals) -> Signals:
-        """Return the signals of the pool's Inferences with the peaks of late."""
-        key = observed.pool.key
-        signals = signals.select_inferences(member.key for member in observed.members)
-        with_peaks, self._peaks[key] = apply_peaks(
-            self._peaks.get(key, {}), signals, observed.now, observed.peak_windows
-        )
+        """Return the signals of the pool's Inferences with the peaks of late, and remember these."""
+        with_peaks, self._peaks[observed.pool.key] = self._apply_peaks(observed, signals)
         return with_peaks
+
+    def _apply_peaks(self, observed: AllocationObserved, signals: Signals) -> tuple[Signals, Peaks]:
+        signals = signals.select_inferences(member.key for member in observed.members)
+        peaks = self._peaks.get(observed.pool.key, {})
+        return apply_peaks(peaks, signals, observed.now, observed.peak_windows)
+
+    def list_deciding(self, observed: AllocationObserved) -> frozenset[str]:
+        """Return the names of the pools that execute decisions about as often as this one."""
+        return self._groups.list_deciding(observed)
+
+    def read_neighbours(self, neighbours: Neighbours, signals: Signals) -> Neighbours:
+        """Return the other pools of a group with the demand of their Inferences that was just read."""
+        pools = (replace(pool, signals=self._apply_peaks(pool, signals)[0]) for pool in neighbours.pools)
+        return replace(neighbours, pools=tuple(pools))
+
+    def put_executed(self, pool: ObjectKey) -> None:
+        """Let other pools count on the last decision of a pool: it is written, and its next step is taken."""
+        last = self._last_solves[pool]
+        self._groups.put_decided(last.observed, last.assignment.get_price(pool.name))
 
     async def solve_pool(
         self,
         observed: AllocationObserved,
         trigger: DecisionTrigger,
-        neighbours: Sequence[AllocationObserved] = (),
+        neighbours: Neighbours = Neighbours(),  # noqa: B008  it is frozen
     ) -> tuple[PoolSolve, Manifest | None]:
         """Solve a pool; return the result, and the decision to write if it differs from the current one.
 
-        `neighbours` are the pools of its group, as the caches have them.
+        `neighbours` are the other pools of its group, with the demand that was just read.
         """
         key, signals = observed.pool.key, observed.signals
         last = self._last_solves.get(key)
@@ -158,7 +176,7 @@ class PoolSolver:
         self.metrics.show_values(observed.name, {name: rates.by_outcome for name, rates in values.items()})
         # What Inferences of several pools are to have in the others comes before anything is decided about this one.
         started_s = self.clock.monotonic()
-        divided = await self._groups.divide_pool(observed, neighbours)
+        divided = await self._groups.divide_pool(observed, neighbours.pools)
         # The first solve of a process may lack demand; the predecessor's decision, made with better data, goes on.
         is_blind_start = trigger is DecisionTrigger.STARTED and bool(signals.problem)
         observed, view = self._plan_spares(divided.observed, is_blind=is_blind_start)
@@ -168,8 +186,8 @@ class PoolSolver:
         )
         # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
         assignment = await self.solver.solve(view.snapshot)
-        assignment = replace(assignment, note="; ".join(filter(None, (assignment.note, divided.note))))
-        self._groups.put_decided(observed, assignment.get_price(observed.name))
+        notes = assignment.note, divided.note, neighbours.note
+        assignment = replace(assignment, note="; ".join(filter(None, notes)))
         seconds = self.clock.monotonic() - started_s
         self._show_solve(observed, assignment, seconds)
         self.metrics.show_deadlines(observed.name, find_deadline_shortfalls(view.snapshot))
@@ -192,6 +210,7 @@ class PoolSolver:
             assignment,
             dict(view.excluded),
             signals,
+            observed,
             forecasts,
             event_demands,
             observed.spare_plan,

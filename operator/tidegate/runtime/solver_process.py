@@ -42,7 +42,11 @@ class _NoAnswerError(Exception):
 
 
 class _LateError(_NoAnswerError):
-    """Answer that is not there yet; the process goes on."""
+    """Answer that is not there yet; the process goes on, unless it is ended."""
+
+
+class _BusyError(_NoAnswerError):
+    """Request that was not sent, because the process has not answered an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +80,26 @@ class SolverProcess:
         """Return the process's id while it runs."""
         return self._process.pid if self._process else None
 
-    async def solve(self, snapshot: AllocationSnapshot, limits: SolveLimits | None = None) -> Assignment:
-        """Return the solver's checked assignment, or the greedy one with a note that says why."""
+    async def solve(
+        self, snapshot: AllocationSnapshot, limits: SolveLimits | None = None, *, outwait: bool = True
+    ) -> Assignment:
+        """Return the solver's checked assignment, or the greedy one with a note that says why.
+
+        A late solver goes on, and its time predicts that of others. Without `outwait` it is ended, so that the next request
+        does not wait for it, and predicts nothing.
+        """
         limits = limits or SolveLimits()
         async with self._turn:
             try:
                 return await self._request_answer(snapshot, limits)
-            except _LateError as error:
-                log.info("solver_late", reason=str(error))
+            except _BusyError as error:
                 note = str(error)
+                log.info("solver_late", reason=note)
+            except _LateError as error:
+                if not outwait:
+                    await self._end_process()
+                note = f"{error}, and {'goes on' if outwait else 'is given up'}"
+                log.info("solver_late", reason=note)
             except _NoAnswerError as error:
                 await self._end_process()
                 log.warning("solver_failed", reason=str(error))
@@ -104,7 +119,7 @@ class SolverProcess:
     async def _request_answer(self, snapshot: AllocationSnapshot, limits: SolveLimits) -> Assignment:
         """Send the snapshot and return the checked answer; raise _LateError or _NoAnswerError."""
         if self._outstanding is not None and not self._outstanding.done():
-            raise _LateError("the solver is still busy with an earlier question")
+            raise _BusyError("the solver is still busy with an earlier question")
         process = await self._ensure_running()
         allowed_s, size = limits.seconds + self._grace_s, _count_models(snapshot)
         needed_s = self._estimate_s(size)
@@ -125,9 +140,7 @@ class SolverProcess:
             self._outstanding = asyncio.create_task(
                 self._await_late_answer(answer, size, begun_s), name="outwait-solver"
             )
-            raise _LateError(
-                f"the solver did not answer within {allowed_s:g} s for {_format_models(size)}, and goes on"
-            )
+            raise _LateError(f"the solver did not answer within {allowed_s:g} s for {_format_models(size)}")
         return await asyncio.to_thread(_load_checked, snapshot, answer.result())
 
     def _estimate_s(self, size: int) -> float:

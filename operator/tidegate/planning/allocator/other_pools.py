@@ -39,13 +39,14 @@ def count_reliable(replicas: int, ready: int, fitting: int) -> int:
 def follow_division(pools: Sequence[OtherPool], divided: Mapping[str, int]) -> tuple[OtherPool, ...]:
     """Return the other pools with the replicas that one solve has given each of them; those that it left out stay.
 
-    The present replicas of this pool serve until those that start elsewhere are ready. What is to stop elsewhere does not count.
+    The present replicas of this pool serve until those that start elsewhere are ready. What is to stop elsewhere does not count,
+    whether this answer or that pool's last decision stops it.
     """
     return tuple(
         replace(
             pool,
             replicas=divided[pool.name],
-            ready=min(pool.ready, divided[pool.name]),
+            ready=min(pool.ready, pool.replicas, divided[pool.name]),
             room=0,
             is_before=True,
         )
@@ -105,9 +106,11 @@ def reduce_demand(
 
 
 def _describe_replicas(pools: Sequence[OtherPool]) -> str:
-    counts = [(pool.replicas, pool.name) for pool in pools if pool.replicas]
     return " and ".join(
-        f"{count} {'replica' if count == 1 else 'replicas'} in {name}" for count, name in counts
+        f"{pool.replicas} {'replica' if pool.replicas == 1 else 'replicas'}"
+        f"{' planned' if pool.replicas > pool.ready else ''} in {pool.name}"
+        for pool in pools
+        if pool.replicas
     )
 
 

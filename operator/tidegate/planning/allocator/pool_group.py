@@ -6,6 +6,7 @@ others leave, and decides about that by itself, so that decisions, budgets and r
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from tidegate.allocation.assignment import Assignment
@@ -13,6 +14,7 @@ from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput, Placeme
 from tidegate.api.compute_override import OverrideKind
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.node_losses import is_strict
 from tidegate.planning.allocator.other_pools import follow_division, limit_growth
 from tidegate.planning.allocator.snapshot_builder import (
     HORIZON_STEPS,
@@ -24,7 +26,7 @@ from tidegate.planning.allocator.snapshot_builder import (
 from tidegate.planning.pools.overrides import select_for_target
 
 MAX_POOLS: Final = 12
-"""Pools that one solve is about; more are decided about one by one, because each pool's tick solves the whole group."""
+"""Pools that one solve is about, the nearest to the one that decides, because each pool's tick solves the whole group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,12 @@ class _Place:
 
 
 def list_neighbours(observed: AllocationObserved) -> tuple[str, ...]:
-    """Return the pools that the Inferences of a pool connect it with, by name."""
-    return tuple(sorted({other.name for member in observed.members for other in member.other_pools}))
+    """Return the pools that a pool's Inferences connect it with, by name.
+
+    One that can be divided nowhere connects none, so its owner does not make the group of others larger.
+    """
+    movable = (member for member in observed.members if _can_move(observed, member))
+    return tuple(sorted({other.name for member in movable for other in member.other_pools}))
 
 
 def build_group(observed: AllocationObserved, neighbours: Sequence[AllocationObserved]) -> PoolGroup | None:
@@ -60,16 +66,25 @@ def build_group(observed: AllocationObserved, neighbours: Sequence[AllocationObs
         return None
     inputs: dict[tuple[str, str], ModelInput] = {}
     pool_inputs: list[PoolInput] = []
+    free: dict[str, int] = {}
     for pool in pools:
-        members = [_leave_outside(member, shared.get(member.key, {})) for member in pool.members]
+        members: list[PoolMember] = []
+        for member in pool.members:
+            places = shared.get(member.key, {})
+            # Where it is not divided, its replicas in all other pools count, since its part of the demand is solved apart.
+            members.append(_leave_outside(member, places if pool.name in places else {}))
         view = build_allocation_view(replace(pool, members=tuple(members)))
         pool_inputs += view.snapshot.pools
-        inputs.update({(model.key, pool.name): model for model in view.snapshot.inferences})
+        dwell_s = view.snapshot.dwell_s
+        inputs.update(
+            {(model.key, pool.name): _end_dwell(model, dwell_s) for model in view.snapshot.inferences}
+        )
+        free[pool.name] = max(pool.free_slices, 0)
     merged: dict[ObjectKey, ModelInput] = {}
     for key, places in shared.items():
         models = {name: inputs.pop((str(key), name)) for name in places if (str(key), name) in inputs}
         if models:
-            merged[key] = _merge_models(models, places)
+            merged[key] = _merge_models(models, places, free)
     alone = [replace(model, key=f"{key} in {pool}") for (key, pool), model in inputs.items()]
     snapshot = AllocationSnapshot(
         tuple(pool_inputs),
@@ -109,20 +124,44 @@ def _find_shared(pools: Sequence[AllocationObserved]) -> Mapping[ObjectKey, Mapp
 
 
 def _can_be_divided(observed: AllocationObserved, member: PoolMember) -> bool:
-    """Return whether replicas of a member may move between pools: its demand and capacity are known, and nothing holds it."""
+    """Return whether replicas of a member may move between pools now: its demand is known too, and nothing holds it."""
     signal, event = observed.signals.by_key.get(member.key), observed.event_demands.get(member.key)
     overrides = select_for_target(observed.active_overrides, OverrideKind.INFERENCE, member.key)
+    return (
+        _can_move(observed, member)
+        and signal is not None
+        and signal.fresh
+        and (event is None or event.baseline_per_s is not None)
+        and not any(override.spec.hold for override in overrides)
+    )
+
+
+def _can_move(observed: AllocationObserved, member: PoolMember) -> bool:
+    """Return whether replicas of a member may move between pools, whatever the demand.
+
+    A strict one has to hold a reserve in each pool, which only that pool's own solve computes.
+    """
     return (
         member.all_pools is not None
         and member.inference.spec.tier.traits.counts_requests
         and not member.lacks_capacity
         and not member.excluded_reason
         and not member.refusal
-        and signal is not None
-        and signal.fresh
-        and (event is None or event.baseline_per_s is not None)
-        and not any(override.spec.hold for override in overrides)
+        and not is_strict(observed.pool, member.inference)
     )
+
+
+def _end_dwell(model: ModelInput, dwell_s: float) -> ModelInput:
+    """Return a model of one pool that has no recent move if its own pool's dwell is over: that of the group is the longest."""
+    placements = tuple(
+        replace(
+            item,
+            since_up_s=inf if item.since_up_s >= dwell_s else item.since_up_s,
+            since_down_s=inf if item.since_down_s >= dwell_s else item.since_down_s,
+        )
+        for item in model.placements
+    )
+    return replace(model, placements=placements)
 
 
 def _leave_outside(member: PoolMember, places: Mapping[str, _Place]) -> PoolMember:
@@ -131,14 +170,19 @@ def _leave_outside(member: PoolMember, places: Mapping[str, _Place]) -> PoolMemb
     return replace(member, other_pools=outside) if places else member
 
 
-def _merge_models(models: Mapping[str, ModelInput], places: Mapping[str, _Place]) -> ModelInput:
-    """Return one Inference with a placement in each of its pools, those that come first in its list preferred."""
+def _merge_models(
+    models: Mapping[str, ModelInput], places: Mapping[str, _Place], free: dict[str, int]
+) -> ModelInput:
+    """Return one Inference with a placement in each of its pools, those that come first in its list preferred.
+
+    What it has decided and not started is taken from the `free` slices of each pool.
+    """
     first = places[next(iter(models))]
     inference = first.member.all_pools or first.member.inference
     listed = inference.spec.placement.pool_shares if inference.spec.placement is not None else ()
     ranks = {share.name: rank for rank, share in enumerate(listed)}
     placements = tuple(
-        replace(_assume_decided(models[name].placements[0], places[name]), rank=ranks.get(name, 0))
+        replace(_assume_decided(models[name].placements[0], places[name], free), rank=ranks.get(name, 0))
         for name in models
     )
     total = sum(placement.replicas.current for placement in placements)
@@ -150,17 +194,17 @@ def _merge_models(models: Mapping[str, ModelInput], places: Mapping[str, _Place]
         # Forecasts and events are the policy of each pool: the highest demand counts.
         load=max(loads, key=lambda load: load.rates, default=None),
         bounds=bound_member(first.observed, outside, total),
-        keeps_node_spare=any(model.keeps_node_spare for model in models.values()),
     )
 
 
-def _assume_decided(placement: PlacementInput, place: _Place) -> PlacementInput:
+def _assume_decided(placement: PlacementInput, place: _Place, free: dict[str, int]) -> PlacementInput:
     """Return a placement with the replicas that its pool's allocator has decided, where they have no slices yet or still have some."""
     allocation, counts = place.member.inference.status.allocation, placement.replicas
     if allocation is None:
         return placement
-    free = max(place.observed.free_slices, 0) // placement.slices
-    started = min(max(allocation.replicas - counts.current, 0), free)
+    room = free[placement.pool] // placement.slices
+    started = min(max(allocation.replicas - counts.current, 0), room)
+    free[placement.pool] -= started * placement.slices
     stopped = max(counts.current - allocation.replicas, 0)
     loading = max(counts.loading - stopped, 0)
     counts = replace(
