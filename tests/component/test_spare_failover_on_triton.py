@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from builders.model_access import a_model_access, a_route
 from builders.probe_model import publish
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod, serves_version
-from fixtures.envoy import Gateway
+from fixtures.envoy import Envoy, Gateway
 from fixtures.shared_pod import SharedPod, a_shared_pod
 from fixtures.triton import RunningTriton, TritonFiles, a_triton
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
@@ -78,9 +79,22 @@ def ask_until_answered(client: ProbeClient) -> float:
     return time.monotonic() - began_s
 
 
-def lose_pod_twice(address: str, own: RunningTriton, spare: SharedPod) -> None:
+def wait_until_checks_fail(envoy: Envoy, own: RunningTriton) -> None:
+    """Wait until Envoy sends the pod nothing more; a retry may reach the spare before, and the next request the pod."""
+    port = own.grpc.rpartition(":")[2]
+
+    def is_excluded() -> bool:
+        with urllib.request.urlopen(f"http://{envoy.admin}/clusters", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        flags = [line for line in lines if f"127.0.0.1:{port}::health_flags::" in line]
+        return bool(flags) and all("failed_active_hc" in line for line in flags)
+
+    wait_until(is_excluded, what="the checks of the lost pod fail")
+
+
+def lose_pod_twice(envoy: Envoy, own: RunningTriton, spare: SharedPod) -> None:
     """Stop the only pod of ctr, continue it, and end it; the spare answers while it is gone, and only then."""
-    client = access_client(address, "ads/ctr", model="ctr", timeout_s=1.0)
+    client = access_client(envoy.address, "ads/ctr", model="ctr", timeout_s=1.0)
     for number in range(50):
         assert client.ask(float(number)).version == "2"
     assert spare.count_requests("ctr") == 0
@@ -94,6 +108,7 @@ def lose_pod_twice(address: str, own: RunningTriton, spare: SharedPod) -> None:
         lose()
         took_s = ask_until_answered(client)
         assert took_s < DETECTED_S
+        wait_until_checks_fail(envoy, own)
         before = spare.count_requests("ctr")
         for number in range(50):
             assert client.ask(float(number)).version == "2"
@@ -112,7 +127,7 @@ def lose_pod_twice(address: str, own: RunningTriton, spare: SharedPod) -> None:
             wait_until(is_idle, what="the pod answers again")
 
     # The other model of the spare was not disturbed.
-    assert access_client(address, "ads/cvr", model="cvr").ask(7.0).version == "5"
+    assert access_client(envoy.address, "ads/cvr", model="cvr").ask(7.0).version == "5"
 
 
 async def test_a_spare_answers_for_the_only_pod_of_a_model_until_that_is_back(
@@ -127,4 +142,4 @@ async def test_a_spare_answers_for_the_only_pod_of_a_model_until_that_is_back(
     # All pods of cvr are gone already.
     cvr = a_backend("cvr").with_spares([shared], 1)
     await gateway.start(*accesses, ctr, cvr)
-    await asyncio.to_thread(lose_pod_twice, gateway.envoy.address, own_pod.triton, spare)
+    await asyncio.to_thread(lose_pod_twice, gateway.envoy, own_pod.triton, spare)
