@@ -270,7 +270,7 @@ async def run_controllers(settings: ControlPlaneSettings, pod: PodIdentity, kube
 
 
 async def _keep_listing(client: KubeClient, stores: Sequence[ObjectStore], namespaces: Sequence[str]) -> None:
-    """List the caches that kopf feeds, now and every ten minutes; sooner while a listing fails or is refused."""
+    """Relist the kinds that kopf watches into their caches, now and every ten minutes; sooner after a list that failed."""
     while True:
         complete = True
         for store in stores:

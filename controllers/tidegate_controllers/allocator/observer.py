@@ -126,7 +126,7 @@ class PoolObserver:
                         decided, other_member.serving_pods, other_member.assigned_replicas + free
                     ),
                     ready=other_member.serving_pods,
-                    room=free if self._executes_decisions(share.name) else 0,
+                    room=free if self._is_auto(share.name) else 0,
                     capacity_per_s=requests_per_s * share.relative_capacity,
                     is_before=index < names.index(pool),
                     name=share.name,
@@ -152,7 +152,7 @@ class PoolObserver:
                     or len(neighbours) + 1 == MAX_POOLS
                 ):
                     continue
-                if name not in deciding or not self._executes_decisions(name):
+                if name not in deciding or not self._is_auto(name):
                     continue
                 try:
                     neighbours[name] = self.observe_pool(pool)
@@ -165,7 +165,7 @@ class PoolObserver:
         note = "; ".join(f"solved without {name}: {error}" for name, error in sorted(failed.items()))
         return Neighbours(tuple(neighbours[name] for name in sorted(neighbours)), note)
 
-    def _executes_decisions(self, name: str) -> bool:
+    def _is_auto(self, name: str) -> bool:
         """Return whether a pool is in mode Auto: only then are its free slices assigned."""
         pool = self.pools.get(ObjectKey("", name))
         return pool is not None and pool.spec.policy.mode is PolicyMode.AUTO

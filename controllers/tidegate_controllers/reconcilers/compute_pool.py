@@ -1,4 +1,4 @@
-"""Reconciles ComputePools: writes their capacity and assignments to the status."""
+"""Reconciles ComputePools: writes their status, taints nodes with faults, and restarts MPS daemons."""
 
 from datetime import timedelta
 from typing import Final
@@ -23,7 +23,7 @@ _SYNC_REQUEUE: Final = timedelta(milliseconds=200)
 
 
 class ComputePoolReconciler:
-    """Observe, plan, write the status: one pass over one ComputePool."""
+    """Observe, plan, mend nodes, write the status: one pass over one ComputePool."""
 
     def __init__(
         self,

@@ -195,7 +195,11 @@ class AllocationDecisionSpec(StatusModel):
     ] = None
     solver: Annotated[SolverMethod, Field(description="Method of the solver: MILP, LP or Greedy.")]
     note: Annotated[
-        str, Field(max_length=1024, description="Why a simpler method was used. Absent: the best one was.")
+        str,
+        Field(
+            max_length=1024,
+            description="Remarks on the solve: a simpler method, pools left out, postponed rules. Absent: none.",
+        ),
     ] = ""
     seconds: Annotated[float, Field(ge=0, description="Seconds that the solver took.")] = 0.0
     inputs_hash: Annotated[str, Field(max_length=64, description="SHA-256 of the solver's inputs.")] = ""

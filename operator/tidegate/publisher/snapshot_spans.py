@@ -34,7 +34,7 @@ class SnapshotSpans:
             self._newest.record_child("decision routed", {DECISION: decision, REVISION: snapshot.revision})
 
     def record_accepted(self, node: str, snapshot: Snapshot, seconds: float) -> None:
-        """Record that a gateway runs the snapshot, this many seconds after it was built."""
+        """Record that a gateway runs the snapshot, and the seconds from its build, or from the gateway's connection if that came later."""
         self._newest.record_child(
             "snapshot accepted", {_NODE: node, REVISION: snapshot.revision}, lasted_s=seconds
         )

@@ -1,4 +1,4 @@
-"""OCI manifests and indexes of models: which layers are files, which are archives. Pure."""
+"""OCI manifests and indexes of models: which layers are files, which are archives."""
 
 import platform
 from collections.abc import Mapping, Sequence

@@ -77,7 +77,7 @@ class EventCalendar:
         return tuple(event for event in self.events if event.concerns_inference(key))
 
     def find_first(self, events: Sequence[DemandEvent], now: datetime) -> Occurrence | None:
-        """Return the first of some events that follow each other until now; None if none is near, or if they never end.
+        """Return the first of the consecutive events that lead up to now; None if none is near, or if there are too many.
 
         Events follow each other if there is no baseline window between them: what is measured there may be their demand.
         """

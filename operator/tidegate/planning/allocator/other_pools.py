@@ -1,8 +1,8 @@
 """Decide about one of several pools of an Inference: what the others serve, and what is left for this one.
 
 Each pool's allocator writes its part of the allocation. Where one solve over all these pools has divided the replicas
-(pool_group.py), a pool serves what that leaves to it. Elsewhere, such as beside a pool that only recommends, a pool serves what
-the pools before it in the list have neither replicas nor free slices for, and what the pools behind it do not serve already.
+(pool_group.py), a pool serves what that leaves to it. Elsewhere, such as beside a pool that only recommends, a pool
+subtracts from the demand what the earlier pools of the list serve or have free slices for, and what later pools already serve.
 Then replicas end in the last pool first: a pool keeps what it has as long as replicas run behind it.
 """
 

@@ -26,7 +26,7 @@ _LEAST_REQUESTS: Final = 100.0
 _LEAST_SHARE: Final = 1e-4
 """A class of a smaller share of the requests is dropped."""
 _FIRST_S: Final = 15.0
-"""Weight of the first scrape: a usual interval."""
+"""Interval that is assumed before the first scrape."""
 _MAX_CLASSES: Final = 6
 """Classes per Inference in the solver's input; those of the closest values are merged."""
 
@@ -140,7 +140,7 @@ def compute_mix(own_value: float, rates: Sequence[ClassRates]) -> ValueMix:
 def compute_value_rates(inference: Inference, signal: Signal) -> ValueRates | None:
     """Return the value of the last scrape's requests.
 
-    None if what was offered or served is unknown or not confirmed yet, or messages wait in a stream.
+    None if what was offered or served is unknown or not confirmed yet, or if the Inference is near-line.
     """
     is_confirmed = signal.fresh and not signal.held_reason
     if signal.served_per_s is None or not is_confirmed or inference.spec.nearline is not None:
