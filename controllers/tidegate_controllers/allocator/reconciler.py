@@ -143,10 +143,10 @@ class Allocator:
             await self.executor.write_decision(observed, decision)
         # 4. Store the solve last, so that the next reconcile solves again if the decision could not be written.
         self.solver.put_last(observed.pool.key, solve)
-        self.observer.spares.put_plan(observed.pool.key, solve.spare_plan)
+        self.observer.spares.put_plan(observed.pool.key, solve.observed.spare_plan)
 
     def _observe_again(self, pool: ComputePool) -> AllocationObserved:
-        last = self.solver.get_last(pool.key)
+        last = self.solver.get_last(pool.key).observed
         return replace(
             self.observer.observe_pool(pool), signals=last.signals, event_demands=last.event_demands
         )

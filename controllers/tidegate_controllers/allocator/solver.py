@@ -15,7 +15,6 @@ from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
 from tidegate.kube.port import Manifest
 from tidegate.planning.allocator.corrections import Corrections, update_corrections
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
-from tidegate.planning.allocator.event_calendar import EventDemand
 from tidegate.planning.allocator.forecasts import DemandForecasts
 from tidegate.planning.allocator.latency import measure_latencies
 from tidegate.planning.allocator.peaks import Peaks, apply_peaks
@@ -27,7 +26,6 @@ from tidegate.planning.allocator.snapshot_builder import (
     AllocationView,
     build_allocation_view,
 )
-from tidegate.planning.allocator.spare_plan import PoolSparePlan
 from tidegate.planning.allocator.stream_demand import find_deadline_shortfalls
 from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
 from tidegate.planning.allocator.value_mix import ValueMix, measure_values, update_mixes
@@ -55,12 +53,9 @@ class PoolSolve:
     inputs: DecisionInputs
     assignment: Assignment
     excluded: Mapping[ObjectKey, str]
-    signals: Signals
     observed: AllocationObserved
     """The pool with all that it was decided from."""
     forecasts: DemandForecasts | None = None
-    event_demands: Mapping[ObjectKey, EventDemand] = field(default_factory=dict[ObjectKey, EventDemand])
-    spare_plan: PoolSparePlan = field(default_factory=PoolSparePlan)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,18 +199,7 @@ class PoolSolver:
         decision = plan_decision(observed, solved)
         if is_blind_start and observed.current_decision is not None:
             decision = None
-        solve = PoolSolve(
-            started_s,
-            inputs,
-            assignment,
-            dict(view.excluded),
-            signals,
-            observed,
-            forecasts,
-            event_demands,
-            observed.spare_plan,
-        )
-        return solve, decision
+        return PoolSolve(started_s, inputs, assignment, dict(view.excluded), observed, forecasts), decision
 
     def suspend_pool(self, observed: AllocationObserved) -> None:
         """Remove what is shown of a pool that needs no solve now."""

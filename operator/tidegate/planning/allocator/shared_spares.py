@@ -80,7 +80,7 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
     room, obstacle = _limit_slices(observed, by_key.values(), slice_limits)
     spares: list[PlannedSpare] = []
     kept_models: dict[LoadedModel, datetime] = {}
-    nodes = _NodeRoom(observed)
+    nodes, staying = _NodeRoom(observed), list_kept(observed)
     existing = _list_useful(observed, shares, nodes)
     for namespace in sorted({*shares, *(live.planned.namespace for live in observed.live_spares)}):
         available = max(room - sum(spare.slices for spare in spares if spare.node in nodes.free), 0)
@@ -89,9 +89,9 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         of_others = sum(spare.slices for spare in later)
         rules = replace(limits, slices=max(available - of_others, min(own, available)))
         members = shares.get(namespace, [])
-        planned, missing, staying = _plan_namespace(observed, namespace, members, rules, nodes, later)
+        planned, missing, kept = _plan_namespace(observed, namespace, members, rules, nodes, later, staying)
         spares += nodes.take_slices(planned)
-        kept_models |= staying
+        kept_models |= kept
         for inference in members:
             if inference.key in missing:
                 uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)
@@ -170,9 +170,9 @@ def _plan_namespace(
     rules: SpareRules,
     room: _NodeRoom,
     later: Iterable[PlannedSpare],
+    kept_models: Mapping[LoadedModel, datetime],
 ) -> _NamespacePlan:
-    """Plan the spares of one namespace; `later` are those of others that exist."""
-    kept_models = list_kept(observed)
+    """Plan the spares of one namespace; `later` are existing spares of others, and `kept_models` those of the whole pool."""
     nodes, sizes = room.free, dict(room.sizes)
     for spare in later:
         sizes[spare.node] -= spare.slices
