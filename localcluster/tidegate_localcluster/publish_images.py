@@ -227,7 +227,7 @@ def is_loopback(registry: str) -> bool:
 def _select_publisher(root: Path, registry: str, kind_cluster: str, *, plain_http: bool) -> ImagePublisher:
     """Return Docker if its daemon answers, and buildah otherwise."""
     builder = ImageBuilder(default_home(), root)
-    if _is_docker_running():
+    if is_docker_running():
         if plain_http:
             raise ImageBuildError(
                 f"--plain-http is not for Docker, whose daemon decides: name {registry.partition('/')[0]} in "
@@ -239,7 +239,8 @@ def _select_publisher(root: Path, registry: str, kind_cluster: str, *, plain_htt
     return BuildahPublisher(builder, plain_http or is_loopback(registry))
 
 
-def _is_docker_running() -> bool:
+def is_docker_running() -> bool:
+    """Return whether Docker is installed, and its daemon answers."""
     if shutil.which("docker") is None:
         return False
     try:

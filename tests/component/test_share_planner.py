@@ -50,6 +50,21 @@ def access_body(mode: str) -> Manifest:
     return model_access_body(routes=routes, protection={"admissionControl": {"mode": mode}})
 
 
+def make_planner(inputs: RoutingInputs, rates: RouteRates) -> SharePlanner:
+    """A planner that reads these rates and asks no gateway."""
+
+    async def find_gateways() -> Sequence[ScrapeTarget]:
+        return []
+
+    return SharePlanner(
+        inputs=inputs,
+        shares=AdmittedShares(),
+        metrics=XdsMetrics(CollectorRegistry()),
+        find_gateways=find_gateways,
+        rates=rates,
+    )
+
+
 def fill_inputs(mode: str, capacity: dict[str, Any] | None) -> RoutingInputs:
     """An Inference with one pod, and an access to it."""
     inputs = RoutingInputs()
@@ -153,22 +168,13 @@ async def test_an_access_that_cannot_be_planned_is_no_load_and_the_others_are_pl
         async def read_gateways(self, gateways: Sequence[ScrapeTarget]) -> Mapping[str, float]:
             return {REST_ROUTE: 60.0 / 0.97, "access/ads/bad/rest": 30.0}
 
-    async def find_gateways() -> Sequence[ScrapeTarget]:
-        return []
-
     def build_some(access: ModelAccess, *arguments: Any) -> list[RouteLoad]:
         if access.metadata.name == "bad" and is_broken:
             raise KeyError("a mistake of ours")
         return build_loads(access, *arguments)
 
     monkeypatch.setattr(share_planner, "build_loads", build_some)
-    planner = SharePlanner(
-        inputs=inputs,
-        shares=AdmittedShares(),
-        metrics=XdsMetrics(CollectorRegistry()),
-        find_gateways=find_gateways,
-        rates=Rates(),
-    )
+    planner = make_planner(inputs, Rates())
     is_broken = True
     await planner.update_shares()
     assert planner.shares.by_route == {REST_ROUTE: pytest.approx(0.97 * 0.97)}
@@ -222,16 +228,7 @@ async def test_a_shared_spare_gets_what_the_decided_replicas_have_no_capacity_fo
             rate = next(rates)
             return None if rate is None else {REST_ROUTE: rate}
 
-    async def find_gateways() -> Sequence[ScrapeTarget]:
-        return []
-
-    planner = SharePlanner(
-        inputs=inputs,
-        shares=AdmittedShares(),
-        metrics=XdsMetrics(CollectorRegistry()),
-        find_gateways=find_gateways,
-        rates=Rates(),
-    )
+    planner = make_planner(inputs, Rates())
     for _ in offered:
         await planner.update_shares()
     routing = IncrementalTranslator()

@@ -46,7 +46,7 @@ def test_an_image_is_pushed_to_a_registry(
 ) -> None:
     del cluster_supplies  # builds what is missing, and needs root as buildah does
     monkeypatch.setattr(publish_images, "PUBLISHED_IMAGES", (PUSHED,))
-    monkeypatch.setattr(publish_images, "_is_docker_running", lambda: False)
+    monkeypatch.setattr(publish_images, "is_docker_running", lambda: False)
 
     cosign = install_cosign(tmp_path, monkeypatch)
 

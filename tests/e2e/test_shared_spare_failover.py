@@ -53,12 +53,6 @@ class World:
         [pod] = [pod for pod in self.space.pods(name) if "deletionTimestamp" not in pod["metadata"]]
         return pod
 
-    def count(self, pod: Mapping[str, Any], model: str) -> int:
-        """Requests for a model that the Triton of a pod says it has run."""
-        page = self.space.installed.metrics(self.space.namespace, pod["metadata"]["name"], 8002)
-        counter = "nv_inference_request_success"
-        return int(sum(m.value for m in page if m.name == counter and m.labels.get("model") == model))
-
     def ask(self, name: str) -> None:
         """One request, whose answer is checked by value. Raises InferenceServerException."""
         address = self.space.installed.endpoints.gateway
@@ -83,27 +77,33 @@ class World:
 
         def is_alone() -> bool:
             spare, own = self.spare(), self.own(name)
-            before = self.count(spare, name), self.count(own, name)
+            before = self.space.count_requests(spare, name), self.space.count_requests(own, name)
             for _ in range(QUIET):
                 self.ask(name)
             wait_until(
-                lambda: self.count(spare, name) + self.count(own, name) >= sum(before) + QUIET,
+                lambda: (
+                    self.space.count_requests(spare, name) + self.space.count_requests(own, name)
+                    >= sum(before) + QUIET
+                ),
                 "all are counted",
                 evidence=self.describe,
             )
-            return (self.count(spare, name), self.count(own, name)) == (before[0], before[1] + QUIET)
+            return (self.space.count_requests(spare, name), self.space.count_requests(own, name)) == (
+                before[0],
+                before[1] + QUIET,
+            )
 
         wait_until(is_alone, f"{name} needs no spare", timeout_s=120.0, evidence=self.describe)
 
     def stands_in(self, name: str) -> None:
         """Asks until the spare has run a request."""
         spare = self.spare()
-        before = self.count(spare, name)
+        before = self.space.count_requests(spare, name)
 
         def is_answered() -> bool:
             with suppress(InferenceServerException):
                 self.ask(name)
-            return self.count(spare, name) > before
+            return self.space.count_requests(spare, name) > before
 
         wait_until(is_answered, "the spare answers", timeout_s=60.0, evidence=self.describe)
 
@@ -148,7 +148,7 @@ def test_a_spare_that_two_models_share_answers_for_the_one_that_is_gone_until_it
             for name in MODELS:
                 world.serves_alone(name)
             spare = world.spare()
-            assert [world.count(spare, name) for name in MODELS] == [0, 0]
+            assert [world.space.count_requests(spare, name) for name in MODELS] == [0, 0]
 
             why = space.installed.tidegate("why", "inference/ctr", "--namespace", space.namespace)
             assert (
@@ -159,12 +159,12 @@ def test_a_spare_that_two_models_share_answers_for_the_one_that_is_gone_until_it
             kubectl.run("cordon", *NODES)
             world.lose("ctr")
             world.stands_in("ctr")
-            assert world.count(spare, "cvr") == 0
+            assert world.space.count_requests(spare, "cvr") == 0
             kubectl.run("uncordon", *reversed(NODES))
             world.is_back("ctr")
             world.serves_alone("ctr")
             world.serves_alone("cvr")
             assert world.spare()["metadata"]["uid"] == spare["metadata"]["uid"]
-            assert world.count(spare, "cvr") == 0
+            assert world.space.count_requests(spare, "cvr") == 0
         finally:
             kubectl.run("uncordon", *NODES)

@@ -45,7 +45,6 @@ from tidegate_dataplane.features.table_file import RECORDS_OFFSET, is_converted
 
 AGE = Lookup(name="age", field=of_user("age"), type=LookupType.INT64, default="-1")
 PRICE = Lookup(name="price", field=of_item("price"), type=LookupType.FLOAT32, default="-1")
-TABLES = {"user": "profiles", "item": "catalogue"}
 
 
 def an_order(parquet: Path, target: Path, *features: Feature) -> ConversionOrder:

@@ -106,7 +106,7 @@ def test_docker_builds_other_images_from_a_staged_context_and_kind_loads_them(ca
 def test_kind_without_docker_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(publish_images, "_is_docker_running", lambda: False)
+    monkeypatch.setattr(publish_images, "is_docker_running", lambda: False)
     assert run_publisher(["kind.local", "--kind", "dev", "--root", str(ROOT)]) == 1
     assert "kind needs Docker" in capsys.readouterr().err
 

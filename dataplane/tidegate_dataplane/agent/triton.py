@@ -73,7 +73,8 @@ class _Description:
     ready: Mapping[str, tuple[int, ...]]
     loads: int
     read_at_s: float
-    configs: Mapping[str, Mapping[str, Any]]
+    digests: Mapping[str, str]
+    backends: Mapping[str, str]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
@@ -111,8 +112,8 @@ class Triton:
         return ServerState(
             live=True,
             ready=ready,
-            digests={name: _config_digest(config) for name, config in described.configs.items()},
-            backends={name: str(config.get("backend", "")) for name, config in described.configs.items()},
+            digests=described.digests,
+            backends=described.backends,
             inputs=described.inputs,
             outputs=described.outputs,
             memory=await self._read_memory(ready),
@@ -130,7 +131,9 @@ class Triton:
         loads = self._loads
         configs = {name: await self._get_config(name) for name in ready}
         inputs, outputs = await self._get_signature(model) if model in ready else ((), ())
-        self._description = _Description(model, ready, loads, now_s, configs, inputs, outputs)
+        digests = {name: _config_digest(config) for name, config in configs.items()}
+        backends = {name: str(config.get("backend", "")) for name, config in configs.items()}
+        self._description = _Description(model, ready, loads, now_s, digests, backends, inputs, outputs)
         return self._description
 
     async def load_version(

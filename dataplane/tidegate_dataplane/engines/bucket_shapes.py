@@ -81,7 +81,7 @@ class MissedShapes:
             self._counts[bucket] = self._counts.get(bucket, 0) + 1
 
     def list_frequent(self, min_count: int) -> list[tuple[BucketShape, int]]:
-        """Return the buckets that were missed at least `least` times, the most frequent first."""
+        """Return the buckets that were missed at least `min_count` times, the most frequent first."""
         frequent = [(shape, count) for shape, count in list(self._counts.items()) if count >= min_count]
         return sorted(frequent, key=lambda entry: -entry[1])
 

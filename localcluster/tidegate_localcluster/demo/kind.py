@@ -1,9 +1,7 @@
 """The demo on a cluster of kind, which it creates, and whose images it builds with Docker."""
 
 import shutil
-import subprocess
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -11,12 +9,11 @@ from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.demo.platforms import DemoEndpoints, DemoSite, OwnCluster, OwnClusterSettings
 from tidegate_localcluster.images import ImageBuilder
 from tidegate_localcluster.progress import Progress, run_with_progress
-from tidegate_localcluster.publish_images import PUBLISHED_IMAGES, DockerPublisher
+from tidegate_localcluster.publish_images import PUBLISHED_IMAGES, DockerPublisher, is_docker_running
 
 KIND_CLUSTER: Final = "tidegate"
 REGISTRY: Final = "kind.local/tidegate"
 """No host serves it: nodes have the images before a pod asks for them."""
-_DOCKER_TIMEOUT_S: Final = 20.0
 _HOW_TO_INSTALL: Final = {
     "docker": "https://docs.docker.com/engine/install",
     "kind": "https://kind.sigs.k8s.io/docs/user/quick-start#installation",
@@ -54,11 +51,9 @@ class KindPlatform:
         publisher.publish_images(references, None, progress)
         return self._cluster.start(progress)
 
-    @contextmanager
-    def open_endpoints(self, site: DemoSite) -> Generator[DemoEndpoints]:
+    def open_endpoints(self, site: DemoSite) -> AbstractContextManager[DemoEndpoints]:
         """Forward ports by kubectl."""
-        with self._cluster.open_endpoints(site) as endpoints:
-            yield endpoints
+        return self._cluster.open_endpoints(site)
 
     def remove_demo(self, progress: Progress) -> str:
         """Delete the cluster; Docker keeps the images for the next time."""
@@ -76,7 +71,5 @@ def _check_programs() -> None:
         raise DemoError(
             f"not on PATH: {places}; on Debian 12 with root, `make demo` needs neither Docker nor kind"
         )
-    try:
-        subprocess.run(["docker", "info"], capture_output=True, check=True, timeout=_DOCKER_TIMEOUT_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise DemoError("Docker's daemon does not answer `docker info`: start it, then try again") from error
+    if not is_docker_running():
+        raise DemoError("Docker's daemon does not answer `docker info`: start it, then try again")

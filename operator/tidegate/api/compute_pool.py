@@ -16,7 +16,7 @@ from tidegate.api.inference import NodeLossMode, Tier
 from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
 from tidegate.api.quantities import QUANTITY_PATTERN
 from tidegate.api.schema import ListAtomic, ListMap, ValidationRule, ValidationRules, must_match
-from tidegate.api.shared_spares import SharedSparesStatus
+from tidegate.api.shared_spares import MAX_SHARED_MODELS, SharedSparesStatus
 
 MAX_SLICES: Final = 1_000_000
 
@@ -310,7 +310,7 @@ class SharedSpareLimits(ApiModel):
         Field(
             strict=True,
             ge=1,
-            le=64,
+            le=MAX_SHARED_MODELS,
             description="Most models of one shared spare, 1 to 64. The memory of its slices may allow fewer.",
         ),
     ] = 8

@@ -11,6 +11,8 @@ from tidegate.api.schema import ListAtomic, ListMap
 
 MAX_SHARED_SPARES: Final = 100
 """Most entries in a status or a decision: with 64 models each they have half of what etcd takes."""
+MAX_SHARED_MODELS: Final = 64
+"""Most models of one spare, whatever the pool allows."""
 
 
 class DecidedSharedSpare(StatusModel):
@@ -21,7 +23,7 @@ class DecidedSharedSpare(StatusModel):
     slices: Annotated[int, Field(ge=1, description="Number of its slices.")]
     models: Annotated[
         tuple[Annotated[str, Field(max_length=63)], ...],
-        Field(max_length=64, description="Names of the Inferences whose models it loads."),
+        Field(max_length=MAX_SHARED_MODELS, description="Names of the Inferences whose models it loads."),
         ListAtomic(),
     ] = ()
     reason: Annotated[
@@ -53,7 +55,7 @@ class SharedSpareStatus(StatusModel):
     slices: Annotated[int, Field(ge=1, description="Number of its slices.")]
     models: Annotated[
         tuple[SharedModel, ...],
-        Field(max_length=64, description="Models that are loaded, or about to be."),
+        Field(max_length=MAX_SHARED_MODELS, description="Models that are loaded, or about to be."),
         ListMap("inference"),
     ] = ()
     reason: Annotated[

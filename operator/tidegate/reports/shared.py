@@ -15,6 +15,7 @@ from tidegate.api.meta import ApiModel
 from tidegate.api.shared_spares import SharedSpareStatus
 from tidegate.planning.allocator.freeze import find_freeze
 from tidegate.planning.pools.overrides import describe_override, select_active_for
+from tidegate.planning.pools.placement import describe_slices
 
 
 class ConditionReport(ApiModel):
@@ -105,8 +106,7 @@ def describe_spare(spare: SharedSpareStatus) -> str:
         for model in spare.models
     )
     problem = f"; {spare.problem}" if spare.problem else ""
-    slices = "1 slice" if spare.slices == 1 else f"{spare.slices} slices"
-    return f"{spare.namespace}/{spare.name}, {slices} on node {spare.node}, has {models}: {spare.reason}{problem}"
+    return f"{spare.namespace}/{spare.name}, {describe_slices(spare.slices)} on node {spare.node}, has {models}: {spare.reason}{problem}"
 
 
 def describe_cover(inference: Inference, pool: ComputePool | None) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
+from tidegate.api.shared_spares import MAX_SHARED_MODELS
 from tidegate.resources.digest import hash_json
 from tidegate.resources.manifest import Manifest, make_owner_reference
 from tidegate.resources.names import (
@@ -26,9 +27,6 @@ from tidegate.resources.serving import ServingWorkload, build_config_map, build_
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import make_slice_resources
 from tidegate_dataplane.contract import DesiredState
-
-MAX_MODELS: Final = 64
-"""Most models of one spare, whatever the pool allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def build_spare_objects(
         storage_secret=settings.storage_secret,
         priority_class=f"{settings.priority_class_prefix}{Tier.REALTIME.value}",
         cache_folder=place.namespace if settings.node_cache_path else "",
-        agent_env={"TIDEGATE_AGENT_SHARED_MODELS": str(MAX_MODELS)},
+        agent_env={"TIDEGATE_AGENT_SHARED_MODELS": str(MAX_SHARED_MODELS)},
         host_models=bool(settings.models_host_path),
         node_selector=slices.node_selector,
         node=place.node,

@@ -89,9 +89,11 @@ def plan_pool_spares(observed: AllocationObserved, models: Iterable[ModelInput])
         of_others = sum(spare.slices for spare in later)
         rules = replace(limits, slices=max(available - of_others, min(own, available)))
         members = shares.get(namespace, [])
-        planned, missing, kept = _plan_namespace(observed, namespace, members, rules, nodes, later, staying)
+        planned, missing, own_kept = _plan_namespace(
+            observed, namespace, members, rules, nodes, later, staying
+        )
         spares += nodes.take_slices(planned)
-        kept_models |= kept
+        kept_models |= own_kept
         for inference in members:
             if inference.key in missing:
                 uncovered[inference.key] = _explain_missing(observed, inference, rules, obstacle)

@@ -79,7 +79,7 @@ def _recommend_moves(claim: PoolClaim, slices: PoolSlices, claims: PoolClaims) -
     if not plan:
         return ""
     moves = ", then ".join(
-        f"a replica of {move.inference} ({_describe_slices(move.slices)}) from node {move.source} to {move.target}"
+        f"a replica of {move.inference} ({describe_slices(move.slices)}) from node {move.source} to {move.target}"
         for move in plan
     )
     return f"{slices.free} slices are free, scattered over nodes: to make room, move {moves}"
@@ -137,10 +137,11 @@ def _describe_spares(spares: int) -> str:
 
 
 def _describe_size(claim: PoolClaim) -> str:
-    return _describe_slices(claim.slices)
+    return describe_slices(claim.slices)
 
 
-def _describe_slices(count: int) -> str:
+def describe_slices(count: int) -> str:
+    """Return a number of slices in words."""
     return "1 slice" if count == 1 else f"{count} slices"
 
 

@@ -20,6 +20,7 @@ from tidegate.api.shared_spares import (
 from tidegate.planning.allocator.spare_plan import LiveSpare, PlannedSpare, PoolSparePlan
 from tidegate.planning.plan import ObjectDeletion
 from tidegate.planning.pods import PodView
+from tidegate.planning.pools.placement import describe_slices
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import SPARE_LABEL
 from tidegate.resources.settings import ServingSettings
@@ -234,8 +235,7 @@ def _explain_model(order: DesiredState | None, report: AgentReport | None) -> st
 
 def _explain_missing_pod(spare: PlannedSpare, deployment: SpareDeployment | None) -> str:
     if not spare.starts:
-        slices = "1 slice" if spare.slices == 1 else f"{spare.slices} slices"
-        return f"it starts as soon as node {spare.node} has {slices} free"
+        return f"it starts as soon as node {spare.node} has {describe_slices(spare.slices)} free"
     if deployment is None or not deployment.pods:
         return "it has no pod yet"
     pod = deployment.pods[0]
