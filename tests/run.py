@@ -30,6 +30,7 @@ from stages.report import (
     Outcome,
     cluster_line,
     costs_block,
+    failures_block,
     flaky_block,
     leaks_block,
     stages_table,
@@ -126,6 +127,8 @@ def main(arguments: Sequence[str], pytest: Runner) -> int:
         print(leaks)
     print(stages_table(outcomes))
     print(total_lines(outcomes, seconds, processor_seconds))
+    if failures := failures_block(outcomes):
+        print(failures)
     if flakes:
         record(RESULTS / "flaky.jsonl", flakes)
         print(flaky_block(flakes, known_flakes()))
@@ -165,7 +168,10 @@ def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner
                     lost = Failed("the shared cluster did not start: see build/test-results/cluster.log")
                     return [Outcome(stage.name, 1, Results(), 0.0, lost) for stage in lane]
             for stage in lane:
-                outcomes.append(run_stage(_completed(stage, outcomes), arguments, pytest))
+                outcome = run_stage(_completed(stage, outcomes), arguments, pytest)
+                if stage.on_cluster and (end := shared.find_end()):
+                    outcome.reruns = Failed(f"the shared cluster ended by itself: {end}")
+                outcomes.append(outcome)
             return outcomes
 
         try:

@@ -1,4 +1,4 @@
-"""Starts or ends the cluster that stages of `tests/run.py` share, with the chart in it: `python tests/shared_cluster.py up|down FOLDER`."""
+"""The cluster that stages of `tests/run.py` share, with the chart in it: `python tests/shared_cluster.py up|check|down FOLDER`."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ from tidegate_localcluster.supplies import find_supplies
 RESULTS: Final = Path(__file__).resolve().parents[1] / "build" / "test-results"
 LOGS: Final = RESULTS / "cluster-logs"
 """Those of the last cluster: a failed test may leave questions."""
+LAST_LINES: Final = 3
 
 say = functools.partial(print, flush=True)
 
 
 def main() -> int:
-    """Return 0 when it is up, or nothing of it is left."""
+    """Return 0 when it is up, runs, or has left nothing."""
+    actions = {"up": start_cluster, "check": check_cluster, "down": end_cluster}
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", choices=("up", "down"))
+    parser.add_argument("action", choices=tuple(actions))
     parser.add_argument("folder", type=Path, help="state folder of the cluster; its path must be short")
     options = parser.parse_args()
-    cluster = LocalCluster(options.folder)
     try:
-        return start_cluster(cluster) if options.action == "up" else end_cluster(cluster)
+        return actions[options.action](LocalCluster(options.folder))
     except (LocalClusterError, DemoError) as error:
         say(error, file=sys.stderr)
         return 1
@@ -60,6 +61,15 @@ def start_cluster(cluster: LocalCluster) -> int:
     start(cluster, supplies, say)
     with install_for_tests(cluster, say):
         return 0
+
+
+def check_cluster(cluster: LocalCluster) -> int:
+    """Return 1, and print the end of its supervisor's log, where it does not run any more."""
+    if cluster.find_supervisor() is not None:
+        return 0
+    with suppress(OSError):
+        say("\n".join((cluster.files.logs / "supervisor.log").read_text().splitlines()[-LAST_LINES:]))
+    return 1
 
 
 def end_cluster(cluster: LocalCluster) -> int:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -227,21 +228,14 @@ class Supervisor:
 
     def _watch_parts(self) -> None:
         while not self._stopping.wait(WATCH_INTERVAL_S):
-            self._open_volumes()
+            if not self._plan.control_plane_only:
+                open_volumes(self._files.volumes)
             dead = self._parts.restart_dead()
             if dead:
                 self._write_state(ClusterPhase.DEGRADED, f"{', '.join(dead)} died; being restarted")
             else:
                 self._write_state(ClusterPhase.READY)
         self._write_state(ClusterPhase.STOPPING)
-
-    def _open_volumes(self) -> None:
-        """Let pods that are not root write to provisioned volumes, which the controller manager makes 0750."""
-        if self._plan.control_plane_only:
-            return
-        for volume in self._files.volumes.iterdir():
-            if volume.stat().st_mode & VOLUME_MODE != VOLUME_MODE:
-                volume.chmod(VOLUME_MODE)
 
     def _record_step(self, name: str) -> None:
         self._steps_s[name] = round(time.monotonic() - self._started_at, 2)
@@ -253,6 +247,14 @@ class Supervisor:
         )
         if ClusterState.read(self._files.state) != state:
             state.write(self._files.state)
+
+
+def open_volumes(folder: Path) -> None:
+    """Let pods that are not root write to provisioned volumes, which the controller manager makes 0750."""
+    for volume in folder.iterdir():
+        with suppress(FileNotFoundError):  # the controller manager deletes volumes meanwhile
+            if volume.stat().st_mode & VOLUME_MODE != VOLUME_MODE:
+                volume.chmod(VOLUME_MODE)
 
 
 def _wait_for_loads(loads: Sequence[Future[None]]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from run import STAGES, Pytest, Runner, Stage, run_again, run_stages
 from stages.cluster import SharedCluster
-from stages.report import Outcome
+from stages.report import Outcome, failures_block
 from stages.rerun import Failed, plan_reruns
 from stages.results import End, Failure, FailureKind, Phase, Results, read
 from stages.slow import choose_slice
@@ -148,6 +148,26 @@ def test_where_the_cluster_does_not_start_nothing_runs_on_it(monkeypatch: pytest
         "cluster": True,
         "alone": True,
     }
+
+
+def test_a_cluster_that_ends_by_itself_fails_the_stage_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = iter(["FileNotFoundError: pvc-1", ""])
+    cluster = SharedCluster(find_end=lambda: next(ends))
+    monkeypatch.setattr("run.shared_cluster", lambda _: nullcontext(cluster))
+    monkeypatch.setattr("run.run_stage", lambda stage, *_: an_outcome(stage.name))
+    outcomes = {outcome.stage: outcome for outcome in run_stages(STAGES, (), Runner())}
+    assert [name for name, outcome in outcomes.items() if outcome.failed] == ["cluster"]
+    assert "ended by itself: FileNotFoundError: pvc-1" in outcomes["cluster"].verdict
+
+
+def test_failed_tests_are_listed_with_their_reasons_and_many_are_counted() -> None:
+    failed = an_outcome("servers", "a.py::one")
+    failed.results = a_run([a_failure(f"a.py::{n}", message=f"why {n}\n more") for n in range(12)])
+    lines = failures_block([an_outcome("unit"), failed]).splitlines()
+    assert "a.py::0: why 0" in lines[1]
+    assert "and 4 more" in lines[-1]
+    failed.passed_again = {f"a.py::{n}" for n in range(12)}
+    assert failures_block([failed]) == ""
 
 
 SUITE = """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from fixtures.sharing import STATE_DIR_VARIABLE
 
@@ -30,6 +30,8 @@ class SharedCluster:
     """Once that is known, returns a line for the user, and False where the cluster should be up and is not."""
     give_up: Callable[[], None] = lambda: None
     """Ends the start of the cluster, where it is not up yet."""
+    find_end: Callable[[], str] = lambda: ""
+    """Returns why it has ended before it was told to; empty while it runs."""
     remains: str = ""
     """What it has left on the machine; known when it has ended."""
 
@@ -49,14 +51,21 @@ def shared_cluster(log: Path) -> Generator[SharedCluster]:
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
     started = time.monotonic()
-    up = _run("up", folder, log)
+    up = _log("up", folder, log)
 
     def wait_until_up() -> tuple[bool, str]:
         if up.wait() == 0:
             return True, f"== cluster: up after {time.monotonic() - started:.0f} s"
         return up.returncode == NOT_HERE, f"== cluster: not started\n{log.read_text()[-2000:]}"
 
-    shared = SharedCluster(wait_until_up, give_up=up.terminate)
+    def find_end() -> str:
+        with tempfile.TemporaryFile("w+") as said:
+            if _run("check", folder, said).wait() == 0:
+                return ""
+            said.seek(0)
+            return said.read().strip() or "its supervisor has written nothing"
+
+    shared = SharedCluster(wait_until_up, give_up=up.terminate, find_end=find_end)
     os.environ[STATE_DIR_VARIABLE] = str(folder)
     try:
         yield shared
@@ -64,12 +73,16 @@ def shared_cluster(log: Path) -> Generator[SharedCluster]:
         del os.environ[STATE_DIR_VARIABLE]
         up.terminate()
         up.wait()
-        if _run("down", folder, log).wait() != 0:
+        if _log("down", folder, log).wait() != 0:
             shared.remains = log.read_text()[-2000:]
 
 
-def _run(action: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+def _log(action: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("a") as output:
+        return _run(action, folder, output)
+
+
+def _run(action: str, folder: Path, output: IO[str]) -> subprocess.Popen[bytes]:
     """Start the program in a session of its own: an impatient Ctrl-C must not end it halfway."""
     command = [sys.executable, str(_PROGRAM), action, str(folder)]
-    with log.open("a") as output:
-        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)

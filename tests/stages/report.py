@@ -18,6 +18,8 @@ from stages.results import Leak, Results, distinct
 _SLOWEST: Final = 15
 _COSTLIEST: Final = 25
 _MESSAGE_CHARACTERS: Final = 400
+_SHOWN_FAILURES: Final = 8
+_LINE_CHARACTERS: Final = 150
 
 
 @dataclass(slots=True)
@@ -85,6 +87,19 @@ def total_lines(outcomes: Sequence[Outcome], seconds: float, processor_seconds: 
         f"{'all':10} {tests:6} {seconds:6.0f} s {processor_seconds:8.0f} s  {share:.0%} of {cores} cores\n"
         f"{tests - len(failed) - len(skipped - failed)} passed, {len(failed)} failed, {len(skipped - failed)} skipped"
     )
+
+
+def failures_block(outcomes: Sequence[Outcome]) -> str:
+    """Return the first tests that failed and no rerun has cleared, each with the first line of its message, in red."""
+    first: dict[str, str] = {}
+    for outcome in outcomes:
+        for phase in outcome.results.failures:
+            if phase.failure is not None and phase.test not in outcome.passed_again:
+                first.setdefault(phase.test, phase.failure.message.strip().split("\n", 1)[0])
+    lines = [f"  {test}: {message[:_LINE_CHARACTERS]}" for test, message in first.items()]
+    if len(lines) > _SHOWN_FAILURES:
+        lines[_SHOWN_FAILURES:] = [f"  and {len(lines) - _SHOWN_FAILURES} more"]
+    return red("\n".join(["FAILED:", *lines])) if lines else ""
 
 
 def costs_block(outcomes: Sequence[Outcome]) -> str:

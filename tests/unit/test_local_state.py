@@ -24,7 +24,7 @@ from tidegate_localcluster.state import (
     PartState,
     StateDir,
 )
-from tidegate_localcluster.supervisor import prepare_audit
+from tidegate_localcluster.supervisor import open_volumes, prepare_audit
 from tidegate_localcluster.supplies import find_source_root
 
 VALUES = {
@@ -126,6 +126,14 @@ def test_addresses_appear_with_their_services(tmp_path: Path, monkeypatch: pytes
     status = LocalCluster(tmp_path).read_status()
     assert status["gateway"] == {"grpc": "127.0.0.1:1001", "http": "http://127.0.0.1:1001"}
     assert status["dashboard"] is None
+
+
+def test_volumes_are_opened_although_one_is_deleted_meanwhile(tmp_path: Path) -> None:
+    (tmp_path / "a-deleted").symlink_to(tmp_path / "nowhere")  # listed, and not found when it is looked at
+    volume = tmp_path / "volume"
+    volume.mkdir(mode=0o750)
+    open_volumes(tmp_path)
+    assert volume.stat().st_mode & 0o777 == 0o777
 
 
 def test_remains_are_true_when_there_is_something() -> None:
