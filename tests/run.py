@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ from stages.report import (
 )
 from stages.rerun import NO_TESTS, Failed, plan_reruns
 from stages.results import Phase, Results, read
-from stages.slow import FullRun, age_line, read_last_full_run, write_full_run
+from stages.slow import LONG_FILE_S, FullRun, age_line, read_last_full_run, write_full_run
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "build" / "test-results"
@@ -149,7 +150,16 @@ def full_run(commit: str, outcomes: Sequence[Outcome]) -> FullRun:
         seconds={outcome.stage: round(outcome.seconds) for outcome in outcomes},
         failed=sorted({phase.test for run in results for phase in run.failures} - cleared),
         slow={test.test: round(test.seconds, 1) for run in results for test in run.tests if test.slow},
+        files=sum_long_files(results),
     )
+
+
+def sum_long_files(results: Iterable[Results]) -> dict[str, int]:
+    """Return the seconds of each file that takes long, without its slow tests, which few runs have."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for test in (test for run in results for test in run.tests if not test.slow):
+        seconds[test.test.split("::", 1)[0]] += test.seconds
+    return {file: round(spent) for file, spent in seconds.items() if spent >= LONG_FILE_S}
 
 
 def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner) -> Sequence[Outcome]:
@@ -172,6 +182,8 @@ def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner
                 if stage.on_cluster and (end := shared.find_end()):
                     outcome.reruns = Failed(f"the shared cluster ended by itself: {end}")
                 outcomes.append(outcome)
+            if any(stage.on_cluster for stage in lane):
+                shared.end()
             return outcomes
 
         try:

@@ -197,17 +197,11 @@ def make_hungry(published: bytes) -> bytes:
     return model.SerializeToString()
 
 
+@pytest.mark.slow("unit/test_graph_switcher.py: a refused graph goes back to the published one")
 @pytest.mark.parametrize(
     ("make_graph", "text"),
     [
-        pytest.param(
-            lambda _: b"no graph",
-            "Protobuf parsing failed",
-            id="damaged",
-            marks=pytest.mark.slow(
-                "unit/test_graph_switcher.py: a refused graph goes back to the published one"
-            ),
-        ),
+        pytest.param(lambda _: b"no graph", "Protobuf parsing failed", id="damaged"),
         pytest.param(make_hungry, "Failed to allocate memory", id="more memory than there is"),
     ],
 )

@@ -171,6 +171,7 @@ def test_listed_lengths_are_padded_where_the_model_has_a_mask(pod: ModelPod, cli
     assert engines_of(report).message == ""
 
 
+@pytest.mark.slow("test_compile_on_triton.py fuses columns, and the test above gives a shape its engine")
 @pytest.mark.no_rerun("a wrong answer")
 def test_a_graph_with_fused_columns_gets_an_engine_and_refuses_what_the_model_refuses(
     pod: ModelPod, client: ScoringClient

@@ -35,6 +35,9 @@ def wanted(allocated: Allocated, name: str) -> int:
     return int(found["spec"]["replicas"])
 
 
+@pytest.mark.slow(
+    "unit/test_autoscaler_bounds.py: what is written to an autoscaler; here Kubernetes' own acts on it"
+)
 def test_an_autoscaler_asks_for_no_more_than_the_pool_could_give(
     allocated: Allocated, controllers: Running
 ) -> None:

@@ -109,6 +109,9 @@ def refused(operator: OperatorProcess) -> Sequence[object]:
     return [each for each in silent if "Timeout" not in str(each)]
 
 
+@pytest.mark.slow(
+    "unit/test_own_certificates.py and component/test_xds_gateway_tls.py: each step of a rotation, and who takes it"
+)
 async def test_a_certificate_is_made_and_renewed_and_no_order_fails(
     control_plane_binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:

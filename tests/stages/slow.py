@@ -12,6 +12,7 @@ from typing import Final
 
 LAST_FULL_RUN: Final = Path(__file__).resolve().parents[1] / "last-full-run.json"
 OLDEST: Final = timedelta(days=7)
+LONG_FILE_S: Final = 10.0
 _SLICE_S: Final = 60.0
 _UNKNOWN_S: Final = 20.0
 """Seconds assumed for a test that no full run has measured."""
@@ -28,6 +29,8 @@ class FullRun:
     failed: Sequence[str] = ()
     slow: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds of each slow test."""
+    files: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Seconds of each file that takes long: the longest begin."""
 
     @property
     def age(self) -> timedelta:

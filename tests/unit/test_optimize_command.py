@@ -17,6 +17,7 @@ from builders.column_graphs import ColumnGraph, ColumnSpec
 from tidegate.main import app
 from tidegate_dataplane.graph_passes.proof import Session
 
+COLUMNS = 24
 COLUMN = ColumnSpec(
     width=8, entries=10, table=0, ids="gather", hots=1, chain="none", pooling="none", keepdims=False, weights="none",
     bias=0,
@@ -28,7 +29,7 @@ def run(*arguments: str | Path) -> Result:
 
 
 def a_graph() -> ColumnGraph:
-    columns = [replace(COLUMN, entries=10 + number) for number in range(200)]
+    columns = [replace(COLUMN, entries=10 + number) for number in range(COLUMNS)]
     return ColumnGraph(columns, int32=False, dense=False, pairs=False, seed=1)
 
 
@@ -45,7 +46,7 @@ def test_a_model_is_written_that_answers_the_same(model: Path, tmp_path: Path) -
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     fused = next(each for each in answer["passes"] if each["name"] == "fuseEmbeddings")
-    assert (fused["applied"], fused["changes"], fused["maxError"]) == (True, 200, 0.0)
+    assert (fused["applied"], fused["changes"], fused["maxError"]) == (True, COLUMNS, 0.0)
     assert set(fused["speedups"]) == set(answer["speedups"]) == {"1", "4"}
     assert answer["output"] == str(output)
     assert answer["nodesAfter"] == len(onnx.load(output).graph.node) < 20 < answer["nodesBefore"]
@@ -71,7 +72,7 @@ def test_text_has_a_line_for_each_pass_and_operators_when_wide(model: Path) -> N
         "fuseEmbeddings",
     ]
     assert lines[2].endswith("nothing to change")
-    assert any(line.split() == ["Gather", "400", "1"] for line in lines)
+    assert any(line.split() == ["Gather", str(2 * COLUMNS), "1"] for line in lines)
 
 
 def test_nothing_is_written_for_a_model_that_no_pass_changes(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def log_request(ids: list[list[object]], *, name: str = "ids") -> str:
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
 def test_answers_are_compared_on_logged_requests(model: Path, tmp_path: Path, suffix: str) -> None:
-    lines = "".join(log_request([[row] * 200]) for row in (1, 2, 9)).encode() + b"\n"
+    lines = "".join(log_request([[row] * COLUMNS]) for row in (1, 2, 9)).encode() + b"\n"
     path = tmp_path / f"samples{suffix}"
     path.write_bytes(gzip.compress(lines) if suffix.endswith(".gz") else lines)
     done = run(model, "--requests", path, "--rows", "1", "-o", "json")
@@ -114,7 +115,7 @@ def test_answers_are_compared_on_logged_requests(model: Path, tmp_path: Path, su
     ("content", "message"),
     [
         ("", "has no requests"),
-        (log_request([[1] * 200]) + "nonsense\n", "line 2, is no record of the sample log: "),
+        (log_request([[1] * COLUMNS]) + "nonsense\n", "line 2, is no record of the sample log: "),
         ('{"inputs": 3}\n', "line 1, is no record of the sample log: "),
         (log_request([["x"]]), "line 1, is no record of the sample log: "),
         (log_request([[1]], name="age"), "line 1: the request lacks the model's inputs ids"),
@@ -141,7 +142,7 @@ def test_requests_of_another_model_are_an_error(model: Path, tmp_path: Path) -> 
 
 def test_a_damaged_archive_of_requests_is_named(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl.gz"
-    path.write_bytes(gzip.compress(log_request([[1] * 200]).encode())[:-9])
+    path.write_bytes(gzip.compress(log_request([[1] * COLUMNS]).encode())[:-9])
     done = run(model, "--requests", path, "--rows", "1")
     assert done.exit_code == 3
     assert "samples.jsonl.gz cannot be read" in done.stderr.replace("\n", " ")
@@ -151,7 +152,7 @@ def test_graphs_are_drawn_before_and_after(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "graphs"
     assert run(model, "--rows", "1", "--graphs", folder).exit_code == 0
     before, after = ((folder / f"{name}.dot").read_text() for name in ("before", "after"))
-    assert before.count('label="Gather"') == 400
+    assert before.count('label="Gather"') == 2 * COLUMNS
     assert after.count('label="Gather"') == 1
 
 
