@@ -10,8 +10,8 @@ from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.inference import Tier
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.signals import Signal, Signals
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
 from tidegate.planning.pools.claims import PoolClaim
 from tidegate.planning.pools.pool_slices import NodeSlices, PoolSlices, sum_nodes
 

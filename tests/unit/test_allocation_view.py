@@ -25,12 +25,9 @@ from tidegate.allocation.snapshot import (
 from tidegate.allocation.solver import Solver
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.signals import Signal, Signals
-from tidegate.planning.allocator.snapshot_builder import (
-    AllocationObserved,
-    PoolMember,
-    build_allocation_view,
-)
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.batch.remaining_shards import MAX_URGENCY
 from tidegate.planning.pools.claims import NodeShare
 from tidegate.resources.batch_run import make_run_name

@@ -19,8 +19,9 @@ from tidegate.planning.allocator.decision import (
     plan_decision,
     sort_newest_first,
 )
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.predictions import predict_outcome
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.allocator.value_mix import ValueRates
 
 CAPACITY = {"requestsPerSecond": "100"}

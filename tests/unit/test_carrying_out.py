@@ -21,7 +21,7 @@ from tidegate.planning.allocator.decision_steps import (
     plan_next_step,
     revert_targets,
 )
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 
 AUTO = {"mode": "Auto"}
 EXCHANGE = (("batch", 6, 2), ("ctr", 2, 6))

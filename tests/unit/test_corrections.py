@@ -12,8 +12,9 @@ from builders.allocator import NOW, a_member, observed
 from tidegate.allocation.curves import MIN_FACTOR
 from tidegate.api.inference import Tier
 from tidegate.planning.allocator.corrections import Corrections, update_corrections
+from tidegate.planning.allocator.observed_pool import PoolMember
 from tidegate.planning.allocator.signals import Signal, Signals
-from tidegate.planning.allocator.snapshot_builder import PoolMember, build_allocation_view
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.allocator.spare_plan import LiveSpare, PlannedSpare
 
 LOOK = timedelta(seconds=30)

@@ -20,6 +20,7 @@ from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.allocator.forecasts import DemandForecasts, RateHistory
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.pool_forecaster import PoolForecaster
 from tidegate.planning.allocator.pool_status import summarise_allocation
 from tidegate.planning.allocator.signals import (
@@ -30,7 +31,7 @@ from tidegate.planning.allocator.signals import (
     Signals,
     estimate_signals,
 )
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.inference.serving_status import Verdict
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")

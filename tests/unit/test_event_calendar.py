@@ -20,8 +20,9 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.allocator.event_baselines import EventBaselines
 from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand, read_calendar
 from tidegate.planning.allocator.forecasts import RateHistory
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.pool_status import summarise_allocation
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger
 from tidegate.planning.inference.serving_status import Verdict
 

@@ -13,7 +13,8 @@ from builders.inference import an_inference
 from builders.pods import a_pod_body
 from tidegate.allocation.snapshot import DEFAULT_LOAD_S
 from tidegate.api.inference import PoolShare
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
+from tidegate.planning.allocator.observed_pool import AllocationObserved
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.pools.claims import AssignedPod, make_claim, read_assigned_pod
 from tidegate.planning.pools.pool_slices import PoolSlices
 from tidegate.resources.names import POOL_LABEL, SLICES_LABEL

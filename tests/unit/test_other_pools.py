@@ -18,17 +18,14 @@ from tidegate.allocation.snapshot import DeadlineInput, DemandInput, ReplicaBoun
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Inference, Tier
 from tidegate.planning.allocator.decision_steps import TargetReplicas, make_allocation
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.other_pools import (
     OtherPool,
     count_reliable,
     narrow_bounds,
     reduce_demand,
 )
-from tidegate.planning.allocator.snapshot_builder import (
-    AllocationObserved,
-    PoolMember,
-    build_allocation_view,
-)
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.inference.replicas import resolve_replicas, select_serving_pods
 from tidegate.planning.pools.claims import PoolClaim
 from tidegate.planning.pools.spill_over import DividedReplicas, ListedPool, divide_inference

@@ -22,13 +22,10 @@ from tidegate.allocation.snapshot import DemandInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.other_pools import OtherPool, follow_division, limit_growth, reduce_demand
 from tidegate.planning.allocator.pool_group import build_group, divide_members, list_neighbours
-from tidegate.planning.allocator.snapshot_builder import (
-    AllocationObserved,
-    PoolMember,
-    build_allocation_view,
-)
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.pools.claims import PoolClaim
 
 Place = tuple[str, str]

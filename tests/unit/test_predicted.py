@@ -13,8 +13,9 @@ from tidegate.allocation.snapshot import ValueClass
 from tidegate.allocation.solver import Solver
 from tidegate.api.allocation_decision import PredictedOutcome
 from tidegate.api.inference import Tier
+from tidegate.planning.allocator.observed_pool import PoolMember
 from tidegate.planning.allocator.predictions import predict_outcome
-from tidegate.planning.allocator.snapshot_builder import PoolMember, build_allocation_view
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.allocator.value_mix import ValueMix
 
 CAPACITY = {"requestsPerSecond": "100"}

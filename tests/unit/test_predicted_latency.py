@@ -19,8 +19,8 @@ from tidegate.planning.allocator.latency import (
     measure_latencies,
     predict_latency,
 )
+from tidegate.planning.allocator.observed_pool import PoolMember
 from tidegate.planning.allocator.signals import Signal, Signals
-from tidegate.planning.allocator.snapshot_builder import PoolMember
 
 SLO_S = 5.0
 """Of a mean service time of 1."""

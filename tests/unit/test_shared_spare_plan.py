@@ -19,14 +19,11 @@ from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Tier
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.shared_spares import keep_spares, plan_pool_spares
 from tidegate.planning.allocator.signals import Signal, Signals
-from tidegate.planning.allocator.snapshot_builder import (
-    AllocationObserved,
-    PoolMember,
-    build_allocation_view,
-)
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.allocator.spare_plan import LiveSpare, PlannedSpare, PoolSparePlan
 from tidegate.planning.pools.claims import NodeShare
 from tidegate.planning.pools.pool_slices import sum_nodes

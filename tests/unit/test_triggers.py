@@ -11,7 +11,7 @@ import pytest
 from builders.allocator import NOW, a_member, observed
 from builders.compute_override import a_compute_override
 from tidegate.api.allocation_decision import DecisionTrigger
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
 
 CTR = a_member("ctr")

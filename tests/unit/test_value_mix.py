@@ -23,8 +23,9 @@ from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.traffic import CounterPage, RequestCounters, RouteCounters, compute_rates
 from tidegate.planning.access.value_classes import RouteDemands, index_routes
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.signals import ClassRates, Signal, Signals
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.allocator.value_mix import (
     ValueMix,
     ValueRates,

@@ -11,7 +11,7 @@ from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import HORIZONTAL_POD_AUTOSCALER
 from tidegate.kube.port import ClusterApi
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.inference.autoscalers import (
     AutoscalerView,
     compute_max_replicas,

@@ -15,7 +15,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.confirmed_signals import ConfirmedSignals
 from tidegate.planning.allocator.event_baselines import EventBaselines
 from tidegate.planning.allocator.event_calendar import BASELINE_WINDOW, EventDemand
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.allocator.forecasts import HistorySource
 

@@ -26,7 +26,7 @@ from tidegate.planning.allocator.decision_steps import (
     plan_next_step,
     revert_targets,
 )
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.telemetry.tracing import DECISION, Attributes, add_attributes, mark_failed, start_span
 from tidegate_controllers.allocator.observer import PoolObserver
 

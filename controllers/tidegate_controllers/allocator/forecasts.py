@@ -15,7 +15,7 @@ import structlog
 from tidegate.api.compute_pool import ForecastPolicy
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.forecasts import DemandForecasts, RateHistory
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.runtime.clock import Clock
 
 if TYPE_CHECKING:

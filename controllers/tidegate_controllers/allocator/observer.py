@@ -18,9 +18,9 @@ from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.planning.allocator.event_calendar import EventCalendar, read_calendar
 from tidegate.planning.allocator.freeze import find_freeze
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.other_pools import OtherPool, count_reliable
 from tidegate.planning.allocator.pool_group import MAX_POOLS, list_neighbours
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
 from tidegate.planning.allocator.spare_plan import PoolSparePlan
 from tidegate.planning.batch.remaining_shards import count_remaining_shards
 from tidegate.planning.inference.deployments import LiveWorkload

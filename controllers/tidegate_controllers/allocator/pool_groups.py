@@ -12,9 +12,9 @@ from tidegate.allocation.assignment import Assignment, SolveMethod
 from tidegate.allocation.snapshot import AllocationSnapshot
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.pool_group import build_group, divide_members
 from tidegate.planning.allocator.signals import Signals
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
 
 MAX_GAP: Final = 0.003
 """Distance from the optimum, as a share of the value, beyond which an answer divides nothing: it would move replicas for less."""

@@ -12,8 +12,8 @@ from tidegate.api.meta import ObjectKey
 from tidegate.exporters.allocator import AllocatorMetrics
 from tidegate.kube.fence import Fence
 from tidegate.planning.allocator.freeze import find_next_begin
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.pool_status import PoolAllocation, summarise_allocation
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
 from tidegate.planning.allocator.spare_plan import PoolSparePlan
 from tidegate.planning.pools.overrides import END_MARGIN, find_next_end
 from tidegate.runtime.clock import Clock

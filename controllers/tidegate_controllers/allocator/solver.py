@@ -17,15 +17,12 @@ from tidegate.planning.allocator.corrections import Corrections, update_correcti
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
 from tidegate.planning.allocator.forecasts import DemandForecasts
 from tidegate.planning.allocator.latency import measure_latencies
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.peaks import Peaks, apply_peaks
 from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.shared_spares import keep_spares, plan_pool_spares
 from tidegate.planning.allocator.signals import Signals
-from tidegate.planning.allocator.snapshot_builder import (
-    AllocationObserved,
-    AllocationView,
-    build_allocation_view,
-)
+from tidegate.planning.allocator.snapshot_builder import AllocationView, build_allocation_view
 from tidegate.planning.allocator.stream_demand import find_deadline_shortfalls
 from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
 from tidegate.planning.allocator.value_mix import ValueMix, measure_values, update_mixes

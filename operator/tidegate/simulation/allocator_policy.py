@@ -34,8 +34,8 @@ from tidegate.planning.allocator.event_baselines import BASELINE_MEMORY, EventBa
 from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand
 from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.peaks import MIN_PEAK_WINDOW
-from tidegate.planning.allocator.shared_spares import count_kept_slices
 from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS, protect_in_event
+from tidegate.planning.allocator.spare_limits import count_kept_slices
 from tidegate.simulation.engine import PolicyView
 from tidegate.simulation.scenario import Scenario, SimulatedModel
 

@@ -15,8 +15,8 @@ from tidegate.allocation.curves import (
 )
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.signals import Signal
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
 
 
 @dataclass(frozen=True, slots=True)

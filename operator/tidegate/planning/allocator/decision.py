@@ -12,7 +12,7 @@ from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger
 from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.meta import API_VERSION
 from tidegate.api.shared_spares import MAX_SHARED_SPARES
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.spare_plan import PlannedSpare
 from tidegate.planning.allocator.value_mix import ValueRates, sum_value_rates
 from tidegate.resources.names import POOL_LABEL, to_label_value

@@ -9,7 +9,7 @@ from tidegate.api.allocation_decision import AllocationDecision, DecidedMove
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import AllocatedReplicas, Inference, Tier
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 
 READY_TIMEOUT: Final = timedelta(minutes=15)
 """A decision waits this long for pods to be ready; after that they may never be."""

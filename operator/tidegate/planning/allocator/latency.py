@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tidegate.allocation.curves import linear_curve
 from tidegate.api.durations import parse_duration
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.signals import Signal
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,9 @@ from tidegate.api.compute_override import OverrideKind
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.node_losses import is_strict
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.other_pools import follow_division, limit_growth
-from tidegate.planning.allocator.snapshot_builder import (
-    HORIZON_STEPS,
-    AllocationObserved,
-    PoolMember,
-    bound_member,
-    build_allocation_view,
-)
+from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS, bound_member, build_allocation_view
 from tidegate.planning.pools.overrides import select_for_target
 
 MAX_POOLS: Final = 12

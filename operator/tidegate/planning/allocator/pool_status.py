@@ -9,7 +9,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.allocator.decision import BUDGET_RULE
 from tidegate.planning.allocator.forecasts import DemandForecasts
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.inference.serving_status import Verdict
 
 _NAMED = 3

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from tidegate.api.durations import parse_duration
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.spare_plan import LoadedModel, PlannedSpare
 
 _LEAST_LOAD_TIME: Final = timedelta(minutes=1)

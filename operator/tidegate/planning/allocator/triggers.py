@@ -8,7 +8,7 @@ from datetime import datetime
 from tidegate.api.allocation_decision import DecisionTrigger
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.observed_pool import AllocationObserved
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,8 @@ from typing import Any, Final
 
 from tidegate.api.inference import Tier
 from tidegate.api.meta import GROUP, ObjectKey
-from tidegate.planning.allocator.snapshot_builder import (
-    AllocationObserved,
-    PoolMember,
-    count_protected_replicas,
-)
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
+from tidegate.planning.allocator.snapshot_builder import count_protected_replicas
 from tidegate.resources.names import BOUNDED_ANNOTATION, MAX_REPLICAS_LABEL
 
 _KIND: Final = "Inference"
