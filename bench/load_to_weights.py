@@ -47,7 +47,7 @@ from fixtures.envoy import Client, Envoy, Upstream
 from fixtures.processes import SYSTEM_NAMESPACE, Running, tidegate
 from tidegate.planning.pods import is_ready
 from tidegate.resources.names import INFERENCE_LABEL
-from tidegate.resources.pod import GRPC_PORT
+from tidegate.resources.serving_pod import GRPC_PORT
 from tidegate_localcluster.binaries import Binaries
 from tidegate_localcluster.fleet_demo.api import ApiServerClient
 from tidegate_localcluster.ports import ReservedPort

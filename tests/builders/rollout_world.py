@@ -22,7 +22,7 @@ from tidegate.planning.inference.planner import plan_inference
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
-from tidegate.resources.pod import DESIRED_FILE
+from tidegate.resources.serving_pod import DESIRED_FILE
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentPhase, AgentReport, DesiredState, FailureReason, VersionFailure
 

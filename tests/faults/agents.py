@@ -14,7 +14,7 @@ from aiohttp import web
 
 from builders.pretended_server import PretendedServer
 from faults.proxy import BrokenError
-from tidegate.resources.pod import CONTROL_PORT
+from tidegate.resources.serving_pod import CONTROL_PORT
 from tidegate_dataplane.agent.artefacts.folder_source import folder_source
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri

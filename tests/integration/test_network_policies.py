@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.chart import PROCESSES, pod_of, rendered
 from tidegate.resources.names import MANAGED_BY, MANAGER
-from tidegate.resources.pod import CONTROL_PORT, GRPC_PORT, HTTP_PORT
+from tidegate.resources.serving_pod import CONTROL_PORT, GRPC_PORT, HTTP_PORT
 from tidegate.settings import ControlPlaneSettings
 
 Policy = Mapping[str, Any]

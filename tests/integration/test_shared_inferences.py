@@ -22,7 +22,7 @@ from tidegate.api.reasons import Reason
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.publisher.routing_inputs import RoutingInputs
 from tidegate.resources.names import INFERENCE_LABEL, MANAGED_BY, MANAGED_SELECTOR, MANAGER
-from tidegate.resources.pod import GRPC_PORT, HTTP_PORT
+from tidegate.resources.serving_pod import GRPC_PORT, HTTP_PORT
 from tidegate.runtime.caches import start_watches, wait_until_synced
 
 # The pods need addresses of their own, since their ports are fixed.

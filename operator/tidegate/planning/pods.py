@@ -17,7 +17,7 @@ from tidegate.resources.names import (
     SPARE_LABEL,
     TEMPLATE_ANNOTATION,
 )
-from tidegate.resources.pod import COMPILER_CONTAINER
+from tidegate.resources.serving_pod import COMPILER_CONTAINER
 from tidegate.resources.shared_spare import SpareModel, parse_served_models
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})

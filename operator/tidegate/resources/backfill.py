@@ -31,13 +31,14 @@ from tidegate.resources.names import (
     make_child_name,
     to_label_value,
 )
-from tidegate.resources.pod import ServingPod, build_worker_template
+from tidegate.resources.pod import build_worker_template
 from tidegate.resources.serving import (
     ServingWorkload,
     build_config_map,
     build_owned_object,
     read_template_hash,
 )
+from tidegate.resources.serving_pod import ServingPod
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import BatchOrder, DesiredState, InputColumn
 

@@ -17,6 +17,7 @@ from tidegate.api.quantities import canonicalize_quantity, parse_quantity
 from tidegate.resources.artefact import find_volume_claims, reads_host
 from tidegate.resources.batch_features import ShardFeatures
 from tidegate.resources.batch_run import make_run_name
+from tidegate.resources.containers import CONTAINER_SECURITY, build_read_mounts, make_field_env
 from tidegate.resources.digest import hash_json
 from tidegate.resources.inference import (
     PoolPods,
@@ -27,13 +28,7 @@ from tidegate.resources.inference import (
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import QUEUE_LABEL, RUN_LABEL, make_child_name
 from tidegate.resources.nearline import PROMPT_DRAIN, PROMPT_EXIT_S
-from tidegate.resources.pod import (
-    CONTAINER_SECURITY,
-    ServingPod,
-    build_pod_template,
-    build_read_mounts,
-    make_field_env,
-)
+from tidegate.resources.pod import build_pod_template
 from tidegate.resources.serving import (
     ServingWorkload,
     add_template_hash,
@@ -41,6 +36,7 @@ from tidegate.resources.serving import (
     build_owned_object,
     read_template_hash,
 )
+from tidegate.resources.serving_pod import ServingPod
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import BatchOrder, DesiredState, InputColumn

@@ -18,8 +18,8 @@ from tidegate.resources.names import (
     make_child_name,
     to_label_value,
 )
-from tidegate.resources.pod import EventStore, ServingPod
 from tidegate.resources.serving import ServingWorkload, build_workload_objects
+from tidegate.resources.serving_pod import EventStore, ServingPod
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import BatchingMode, DesiredState, FeaturePlan, ModelFormat, OwnerKind
 

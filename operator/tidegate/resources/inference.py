@@ -30,7 +30,6 @@ from tidegate.resources.nearline import (
     find_stream_secret,
     make_stream_order,
 )
-from tidegate.resources.pod import DEFAULT_ACCOUNT, ServingPod
 from tidegate.resources.sample_log import find_sample_secret, find_sample_url, make_sample_order
 from tidegate.resources.serving import (
     ServingWorkload,
@@ -38,6 +37,7 @@ from tidegate.resources.serving import (
     build_deployment,
     build_disruption_budgets,
 )
+from tidegate.resources.serving_pod import DEFAULT_ACCOUNT, ServingPod
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import (

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
+from tidegate.resources.containers import build_ingester
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import (
     INGESTER_LABEL,
@@ -11,14 +12,9 @@ from tidegate.resources.names import (
     SOURCE_LABEL,
     TIER_LABEL,
 )
-from tidegate.resources.pod import (
-    EventStore,
-    ServingPod,
-    build_ingester,
-    build_secret_volume,
-    build_security_context,
-)
+from tidegate.resources.pod import build_secret_volume, build_security_context
 from tidegate.resources.serving import ServingWorkload, add_template_hash, build_owned_object
+from tidegate.resources.serving_pod import EventStore, ServingPod
 from tidegate.resources.settings import ServingSettings
 
 _GRACE_S: Final = 20

@@ -21,8 +21,8 @@ from tidegate.resources.names import (
     make_child_name,
     to_label_value,
 )
-from tidegate.resources.pod import ServingPod
 from tidegate.resources.serving import ServingWorkload, build_workload_objects
+from tidegate.resources.serving_pod import ServingPod
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import (
     CANDIDATES_HEADER,

@@ -7,12 +7,8 @@ from typing import Any
 from tidegate.resources.digest import hash_json
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import MANAGED_BY, MANAGER, SOURCE_LABEL, TEMPLATE_ANNOTATION
-from tidegate.resources.pod import (
-    CLIENT_CA_FILE,
-    DESIRED_FILE,
-    ServingPod,
-    build_pod_template,
-)
+from tidegate.resources.pod import build_pod_template
+from tidegate.resources.serving_pod import CLIENT_CA_FILE, DESIRED_FILE, ServingPod
 from tidegate.resources.settings import ServingSettings
 
 

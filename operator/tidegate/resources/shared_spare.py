@@ -22,8 +22,8 @@ from tidegate.resources.names import (
     make_child_name,
     to_label_value,
 )
-from tidegate.resources.pod import ServingPod
 from tidegate.resources.serving import ServingWorkload, build_config_map, build_deployment
+from tidegate.resources.serving_pod import ServingPod
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import make_slice_resources
 from tidegate_dataplane.contract import DesiredState

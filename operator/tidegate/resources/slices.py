@@ -25,7 +25,7 @@ from tidegate.api.quantities import canonicalize_quantity, parse_quantity
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
 from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, to_label_value
-from tidegate.resources.pod import AGENT_CPU, AGENT_MEMORY
+from tidegate.resources.serving_pod import AGENT_CPU, AGENT_MEMORY
 
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
 CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"

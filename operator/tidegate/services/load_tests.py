@@ -23,7 +23,7 @@ from tidegate.planning.diagnosis.calibration import (
 from tidegate.reports.bench import BenchLimits, BenchReport, BenchTarget, report_bench
 from tidegate.reports.calibration import CalibrationReport, ReplicaTarget, report_calibration
 from tidegate.resources.names import INFERENCE_LABEL
-from tidegate.resources.pod import GRPC_PORT
+from tidegate.resources.serving_pod import GRPC_PORT
 from tidegate.routing.hosts import ACCESS_HEADER
 from tidegate.services.endpoints import list_ready_pods
 from tidegate.services.installation import find_release, gateway_selector

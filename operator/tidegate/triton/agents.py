@@ -17,7 +17,7 @@ import structlog
 from tidegate.errors import AgentSilentError, AgentUnreachableError
 from tidegate.planning.plan import AgentOrder
 from tidegate.planning.pods import PodView
-from tidegate.resources.pod import CONTROL_PORT
+from tidegate.resources.serving_pod import CONTROL_PORT
 from tidegate.triton.agent_call import base_url, call_agent
 from tidegate_dataplane.contract import AgentReport, SharedOrders, SharedReports
 from tidegate_dataplane.contract.answers import make_bounded_session

@@ -12,7 +12,7 @@ from tidegate.api.shared_names import list_shared_namespaces
 from tidegate.planning.inference.replicas import select_serving_pods
 from tidegate.planning.pods import PodView
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL, to_label_value
-from tidegate.resources.pod import GRPC_PORT, HTTP_PORT
+from tidegate.resources.serving_pod import GRPC_PORT, HTTP_PORT
 from tidegate.routing.fleet import FULL_WEIGHT, Backend, BackendKey, BackendKind, Endpoint
 from tidegate.routing.pipelines import pipeline_key
 

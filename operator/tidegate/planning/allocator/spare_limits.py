@@ -14,7 +14,7 @@ from tidegate.api.inference import Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.snapshot_builder import count_excluded_slices
-from tidegate.resources.pod import AGENT_MEMORY
+from tidegate.resources.serving_pod import AGENT_MEMORY
 
 _SERVER_MEMORY: Final = "256Mi"
 """What a server without models may take of a spare's memory."""

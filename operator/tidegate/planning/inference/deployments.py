@@ -17,8 +17,8 @@ from tidegate.resources.names import (
     TIER_LABEL,
     parse_slices,
 )
-from tidegate.resources.pod import DESIRED_FILE
 from tidegate.resources.serving import read_template_hash
+from tidegate.resources.serving_pod import DESIRED_FILE
 
 Template = Mapping[str, Any]
 
