@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import count_answers_by_pod, count_lost, gateway_load, open_space
+from harness import count_lost, gateway_load, open_space
 
 from builders.load import probe_batches
 from builders.waiting import wait_until
@@ -41,12 +41,12 @@ def main() -> int:
             for _ in range(options.rollbacks):
                 space.patch("inference", "probe", {"model": {"version": "2"}})
                 space.serves("probe", 2)
-                before = count_answers_by_pod(space, 1)
+                before = space.count_answers_by_pod(1)
                 started = time.monotonic()
                 space.patch("inference", "probe", {"model": {"version": "1"}})
 
                 def switched(before: dict[str, float] = before) -> bool:
-                    counts = count_answers_by_pod(space, 1)
+                    counts = space.count_answers_by_pod(1)
                     return counts.keys() == before.keys() and all(counts[pod] > before[pod] for pod in counts)
 
                 wait_until(switched, "every replica answers with version 1", timeout_s=30)

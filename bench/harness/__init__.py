@@ -66,20 +66,6 @@ def count_lost(report: LoadReport) -> dict[str, int]:
     return {"failed": report.failed, "wrong": report.wrong}
 
 
-def count_answers_by_pod(space: Space, version: int) -> dict[str, float]:
-    """Return how many requests each replica's own Triton has answered with `version`, by pod."""
-    counts: dict[str, float] = {}
-    for pod in space.installed.pods(space.namespace, "tidegate.io/inference=probe"):
-        name = pod["metadata"]["name"]
-        page = space.installed.metrics(space.namespace, name, 8002)
-        counts[name] = sum(
-            metric.value
-            for metric in page
-            if metric.name == "nv_inference_request_success" and metric.labels.get("version") == str(version)
-        )
-    return counts
-
-
 def read_resident_bytes(space: Space) -> dict[str, int]:
     """Return the anonymous memory of the model pods' containers by the kubelet's account, some ten seconds old."""
     bytes_by_container: dict[str, int] = {}

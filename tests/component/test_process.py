@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from builders.processes import is_alive
 from tidegate_localcluster.errors import LocalClusterError, NotReadyError, ProcessDiedError
 from tidegate_localcluster.ports import ReservedPort
 from tidegate_localcluster.process import ChildProcess, wait_until
@@ -20,13 +21,6 @@ WITHIN_S = 10.0
 
 def a_process(tmp_path: Path, script: str) -> ChildProcess:
     return ChildProcess("part", ["/bin/sh", "-c", script], log=tmp_path / "logs" / "part.log")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_stop_ends_it(tmp_path: Path) -> None:

@@ -37,11 +37,11 @@ def own_pod(triton_files: TritonFiles, tmp_path: Path) -> Iterator[ModelPod]:
     with a_triton(triton_files, folder) as triton:
         pod = ModelPod(folder, triton)
         pod.start_agent()
-        triton.start()
-        publish(pod.artefact, 2)
-        pod.put(pod.order(2))
-        pod.wait_for("version 2 serves", serves_version(2))
         try:
+            triton.start()
+            publish(pod.artefact, 2)
+            pod.put(pod.order(2))
+            pod.wait_for("version 2 serves", serves_version(2))
             yield pod
         finally:
             pod.kill_agent()

@@ -28,11 +28,11 @@ def test_swaps_and_rollbacks_under_load_lose_no_request(space: Space) -> None:
             # A runner with NumPy and ONNX Runtime takes tens of megabytes; two would be nothing measured twice over.
             assert [each["version"] for each in versions["memory"]] == ["1", "2"]
             assert all(10 << 20 < each["bytes"] < 200 << 20 for each in versions["memory"])
-            before = _answered_by_servers(space, 1)
+            before = space.count_answers_by_pod(1)
             space.patch("inference", "probe", {"model": {"version": "1"}})
             space.serves("probe", 1)
             wait_until(
-                lambda: _grown(before, _answered_by_servers(space, 1)),  # noqa: B023
+                lambda: _grown(before, space.count_answers_by_pod(1)),  # noqa: B023
                 "version 1 answers on every replica",
             )
         load.wait_sent(REQUESTS, timeout_s=200)
@@ -43,19 +43,6 @@ def test_swaps_and_rollbacks_under_load_lose_no_request(space: Space) -> None:
     assert set(report.versions) == {"1", "2"}
     assert sum(report.versions.values()) == report.sent
     assert space.count_at_gateways("envoy_cluster_upstream_rq_completed") >= report.sent
-
-
-def _answered_by_servers(space: Space, version: int) -> dict[str, float]:
-    """Requests that each replica's own Triton has answered with `version`, by pod."""
-    counts: dict[str, float] = {}
-    for pod in space.installed.pods(space.namespace, "tidegate.io/inference=probe"):
-        name = pod["metadata"]["name"]
-        counts[name] = sum(
-            metric.value
-            for metric in space.installed.metrics(space.namespace, name, 8002)
-            if metric.name == "nv_inference_request_success" and metric.labels.get("version") == str(version)
-        )
-    return counts
 
 
 def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> bool:

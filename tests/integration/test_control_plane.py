@@ -17,18 +17,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from builders.processes import is_alive
 from fixtures.control_plane import Kubectl
 from tidegate_localcluster.control_plane import ControlPlane, ControlPlaneOptions
 from tidegate_localcluster.errors import NotReadyError, ProcessDiedError
 from tidegate_localcluster.pki import Pki
 from tidegate_localcluster.process import wait_until
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.slow("starts a control plane of its own")

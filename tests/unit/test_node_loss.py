@@ -78,7 +78,8 @@ def test_reserve_ends_where_an_even_spread_does(needed: int, nodes: int, placed:
         current = place_singly(target, nodes, tuple(current))
         seen.append(target)
     assert seen[2] == seen[3]
-    assert target - max(current) >= needed
+    # Pods do not move: a node that had more replicas than the demand needs may keep them.
+    assert target - min(max(current), needed) >= needed
 
 
 @given(needed=st.integers(1, 12), nodes=st.integers(2, 6), placed=placements)
