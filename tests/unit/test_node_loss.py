@@ -78,8 +78,8 @@ def test_reserve_ends_where_an_even_spread_does(needed: int, nodes: int, placed:
         current = place_singly(target, nodes, tuple(current))
         seen.append(target)
     assert seen[2] == seen[3]
-    # Pods do not move: a node that had more replicas than the demand needs may keep them.
-    assert target - min(max(current), needed) >= needed
+    # Pods do not move: a node that had more replicas than count may keep them.
+    assert target - min(max(current), max(needed, 2)) >= needed
 
 
 @given(needed=st.integers(1, 12), nodes=st.integers(2, 6), placed=placements)
@@ -89,7 +89,16 @@ def test_replicas_that_start_on_the_fullest_node_ask_for_no_others(
     current = list(placed[:nodes]) or [1]
     target = make_spread(nodes, current, needed).count_covering(needed)
     current[0] += max(target - sum(current), 0)
-    assert make_spread(nodes, current, needed).count_covering(needed) <= 2 * needed
+    assert make_spread(nodes, current, needed).count_covering(needed) <= max(2 * needed, 3)
+
+
+@pytest.mark.parametrize("nodes", [2, 5])
+def test_two_replicas_that_share_a_node_ask_for_a_third_which_stands_alone_and_frees_one(nodes: int) -> None:
+    assert make_spread(nodes, [2], 1).count_covering(1) == 3
+    assert make_spread(nodes, [2, 1], 1).count_covering(1) == 2
+    assert make_spread(nodes, [1, 1], 1).count_covering(1) == 2
+    # The third had to start beside them: no fourth follows.
+    assert make_spread(nodes, [3], 1).count_covering(1) == 3
 
 
 @given(curve=curves(), rate=st.floats(0.1, 2000), nodes=st.integers(2, 12), placed=placements)
