@@ -9,7 +9,7 @@ from itertools import product
 from math import inf
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from builders.allocator import NOW, a_decision, nodes, signals
@@ -360,7 +360,9 @@ def any_pools(draw: st.DrawFn) -> Pools:
         ratios = {name: draw(st.sampled_from([1.0, 0.5, 1.5])) for name in chosen}
         demand, value = draw(st.integers(1, 39)), draw(st.sampled_from([1.0, 2.0, 5.0]))
         models.append(Model(f"m{number}", ratios, 10.0 * demand, value))
-    return Pools({name: draw(st.integers(2, 4)) for name in names}, models)
+    pools = Pools({name: draw(st.integers(2, 4)) for name in names}, models)
+    assume(any(True for _ in _divisions(pools)))  # each model can have a replica
+    return pools
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
