@@ -54,6 +54,16 @@ USED_ELSEWHERE: Final[Mapping[tuple[str, str, str, str], str]] = {
         "integration/test_autoscalers.py::test_an_autoscaler_asks_for_no_more_than_the_pool_could_give"
     ),
     **{
+        (CONTROLLERS, verb, "policy", "poddisruptionbudgets"): (
+            "integration/test_controllers.py::test_a_budget_comes_with_the_second_replica_and_is_repaired"
+        )
+        for verb in ("get", "patch")
+    },
+    (CONTROLLERS, "delete", "policy", "poddisruptionbudgets"): (
+        "integration/test_pipeline_children.py::"
+        "test_pipelines_come_and_go_with_their_routes_and_what_does_not_fit_is_named"
+    ),
+    **{
         (CONTROLLERS, verb, "kueue.x-k8s.io", "workloads"): (
             "integration/test_kueue.py::test_a_job_waits_for_quota_in_kueues_words_and_nobody_fights_over_it"
         )

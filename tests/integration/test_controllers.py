@@ -78,7 +78,7 @@ def test_drift_is_repaired_and_what_others_add_is_left(
     wait_until(lambda: "ConfigMap" in children(kubectl, namespace), "the ConfigMap is back")
 
 
-def test_a_budget_comes_with_the_second_replica(
+def test_a_budget_comes_with_the_second_replica_and_is_repaired(
     controllers: Running, kubectl: Kubectl, namespace: str
 ) -> None:
     del controllers
@@ -87,6 +87,13 @@ def test_a_budget_comes_with_the_second_replica(
     kubectl("scale", "inference", "ctr", "-n", namespace, "--replicas=2")
     wait_until(lambda: "PodDisruptionBudget" in children(kubectl, namespace), "there is a budget")
     assert children(kubectl, namespace)["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
+
+    loose = '{"spec": {"maxUnavailable": 2}}'
+    kubectl("patch", "poddisruptionbudget", "inf-ctr", "-n", namespace, "--type=merge", "-p", loose)
+    wait_until(
+        lambda: children(kubectl, namespace)["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1,
+        "the budget is repaired",
+    )
 
 
 @pytest.mark.produces(Reason.NAME_CONFLICT)

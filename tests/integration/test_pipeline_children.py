@@ -30,7 +30,7 @@ class Scene:
         self.kubectl.apply({**body, "metadata": named}, namespace=self.namespace)
 
     def routes(self, **models: str) -> None:
-        """One route for each Inference, the last without a match."""
+        """One route for each Inference, the last without a match; its pipeline has two replicas, and so a budget."""
         routes: list[dict[str, Any]] = [
             {
                 "name": name,
@@ -40,6 +40,7 @@ class Scene:
             for name, inference in models.items()
         ]
         del routes[-1]["match"]
+        routes[-1]["pipeline"]["replicas"] = 2
         self.apply(model_access_body("scene", routes=routes))
 
     def loaded(self, name: str, *outputs: str) -> None:
@@ -72,9 +73,9 @@ class Scene:
         )
         return str(ready()["message"])
 
-    def has(self, deployments: int) -> None:
+    def has(self, deployments: int, budgets: int = 0) -> None:
         """Waits until so many pipelines have all their children, and nobody has any other."""
-        counts = dict.fromkeys(("ConfigMap", "Deployment"), deployments)
+        counts = {**dict.fromkeys(("ConfigMap", "Deployment"), deployments), "PodDisruptionBudget": budgets}
         expected = {kind: count for kind, count in counts.items() if count}
         wait_until(
             lambda: {kind: len(names) for kind, names in self.children().items()} == expected,
@@ -107,10 +108,10 @@ def test_pipelines_come_and_go_with_their_routes_and_what_does_not_fit_is_named(
     scene.has(deployments=1)
     scene.loaded("cvr", "score")
     scene.says(Reason.UNSCHEDULABLE)
-    scene.has(deployments=2)
+    scene.has(deployments=2, budgets=1)
 
     scene.routes(other="cvr")
-    scene.has(deployments=1)
+    scene.has(deployments=1, budgets=1)
     (deployment,) = scene.children()["Deployment"]
     assert deployment.startswith("mac-scene-other-")
 
