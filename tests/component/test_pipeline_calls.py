@@ -481,14 +481,19 @@ def says_number(number: int) -> bytes:
 def test_after_an_error_between_calls_nobody_gets_the_answer_to_another_request(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, *, aborts: bool
 ) -> None:
-    released = threading.Event()
+    arrived, released = threading.Event(), threading.Event()
 
-    def says(number: int) -> bytes:
+    def says_late(number: int) -> bytes:
         if number == 1:
+            arrived.set()
             released.wait(20)
         return says_number(number)
 
-    slow, quick = a_worker(serving(says).address), a_worker(serving(says_number).address)
+    def says_then(number: int) -> bytes:
+        arrived.wait(20)
+        return says_number(number)
+
+    slow, quick = a_worker(serving(says_late).address), a_worker(serving(says_then).address)
 
     def fail(_: CallWorker) -> list[CallJob]:
         raise ValueError("no next call")
