@@ -10,7 +10,6 @@ import pytest
 from harness.lying_proxy import Lie
 
 from builders.scenario import require_scenario
-from stages.examples import examples
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.integration
 def test_a_hostile_neighbour_and_a_proxy_that_lies_trouble_nobody_else(tmp_path: Path) -> None:
     output, files = tmp_path / "found.json", tmp_path / "files"
     files.mkdir()
-    pace = ("--minutes", "2", "--writes-per-s", str(examples(15)))
+    pace = ("--minutes", "2", "--writes-per-s", "5")
     code = neighbours.main([*pace, "--output", str(output), "--files", str(files)])
     found = json.loads(output.read_text())
     assert found["violations"] == []
