@@ -134,32 +134,52 @@ def main(arguments: Sequence[str], pytest: Runner) -> int:
         record(RESULTS / "flaky.jsonl", flakes)
         print(flaky_block(flakes, known_flakes()))
     if chosen.all and not chosen.stage and not pytest_arguments:
-        write_full_run(full_run(commit, outcomes))
+        write_full_run(full_run(commit, outcomes, read_last_full_run()))
     if any(outcome.failed for outcome in outcomes):
         return 1
     return NO_TESTS if all(outcome.exit_code == NO_TESTS for outcome in outcomes) else 0
 
 
-def full_run(commit: str, outcomes: Sequence[Outcome]) -> FullRun:
-    """Return what is committed of a run of all tests."""
+def full_run(commit: str, outcomes: Sequence[Outcome], before: FullRun | None) -> FullRun:
+    """Return what is committed of a run of all tests; durations of what was skipped are those of the run before."""
     results = [outcome.results for outcome in outcomes]
     cleared = {test for outcome in outcomes for test in outcome.passed_again}
+    skipped = {test for run in results for test in run.skipped}
+    ran = {_file_of(test.test) for run in results for test in run.tests if test.test not in skipped}
+    slow = {
+        test.test: round(test.seconds, 1)
+        for run in results
+        for test in run.tests
+        if test.slow and test.test not in skipped
+    }
+    known = before or FullRun(commit, "")
+    skipped_slow = {test: seconds for test, seconds in known.slow.items() if test in skipped}
+    skipped_files = {
+        file: seconds
+        for file, seconds in known.files.items()
+        if file in {_file_of(test) for test in skipped} - ran
+    }
     return FullRun(
         commit=commit,
         time=_now(),
         seconds={outcome.stage: round(outcome.seconds) for outcome in outcomes},
         failed=sorted({phase.test for run in results for phase in run.failures} - cleared),
-        slow={test.test: round(test.seconds, 1) for run in results for test in run.tests if test.slow},
-        files=sum_long_files(results),
+        slow={**skipped_slow, **slow},
+        files={**skipped_files, **sum_long_files(results)},
     )
 
 
 def sum_long_files(results: Iterable[Results]) -> dict[str, int]:
     """Return the seconds of each file that takes long, without its slow tests, which few runs have."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    for test in (test for run in results for test in run.tests if not test.slow):
-        seconds[test.test.split("::", 1)[0]] += test.seconds
+    ran = (test for run in results for test in run.tests if test.test not in run.skipped)
+    for test in (test for test in ran if not test.slow):
+        seconds[_file_of(test.test)] += test.seconds
     return {file: round(spent) for file, spent in seconds.items() if spent >= LONG_FILE_S}
+
+
+def _file_of(test: str) -> str:
+    return test.split("::", 1)[0]
 
 
 def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner) -> Sequence[Outcome]:
@@ -179,9 +199,12 @@ def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner
                     return [Outcome(stage.name, 1, Results(), 0.0, lost) for stage in lane]
             for stage in lane:
                 outcome = run_stage(_completed(stage, outcomes), arguments, pytest)
-                if stage.on_cluster and (end := shared.find_end()):
-                    outcome.reruns = Failed(f"the shared cluster ended by itself: {end}")
                 outcomes.append(outcome)
+                if stage.on_cluster and (end := shared.find_end()):
+                    outcome.reruns = Failed(
+                        f"the shared cluster ended by itself: {'; '.join(end.splitlines())}"
+                    )
+                    break
             if any(stage.on_cluster for stage in lane):
                 shared.end()
             return outcomes

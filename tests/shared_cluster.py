@@ -1,4 +1,4 @@
-"""The cluster that stages of `tests/run.py` share, with the chart in it: `python tests/shared_cluster.py up|check|down FOLDER`."""
+"""Start, check or end the cluster that stages of `tests/run.py` share, with the chart in it: `python tests/shared_cluster.py up|check|down FOLDER`."""
 
 from __future__ import annotations
 

@@ -197,12 +197,16 @@ def make_hungry(published: bytes) -> bytes:
     return model.SerializeToString()
 
 
-@pytest.mark.slow("unit/test_graph_switcher.py: a refused graph goes back to the published one")
 @pytest.mark.parametrize(
     ("make_graph", "text"),
     [
         pytest.param(lambda _: b"no graph", "Protobuf parsing failed", id="damaged"),
-        pytest.param(make_hungry, "Failed to allocate memory", id="more memory than there is"),
+        pytest.param(
+            make_hungry,
+            "Failed to allocate memory",
+            id="more memory than there is",
+            marks=pytest.mark.slow("the damaged graph is refused and given up in the same way"),
+        ),
     ],
 )
 def test_a_graph_that_the_server_refuses_is_given_up_and_the_published_one_goes_on_serving(

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from run import STAGES, Pytest, Runner, Stage, run_again, run_stages
-from stages.cluster import SharedCluster
+from fixtures.sharing import STATE_DIR_VARIABLE
+from run import STAGES, Pytest, Runner, Stage, full_run, run_again, run_stages
+from stages.cluster import SharedCluster, shared_cluster
 from stages.report import Outcome, failures_block
 from stages.rerun import Failed, plan_reruns
 from stages.results import End, Failure, FailureKind, Phase, Results, read
-from stages.slow import choose_slice
+from stages.slow import FullRun, choose_slice
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -151,13 +152,52 @@ def test_where_the_cluster_does_not_start_nothing_runs_on_it(monkeypatch: pytest
 
 
 def test_a_cluster_that_ends_by_itself_fails_the_stage_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = iter(["FileNotFoundError: pvc-1", ""])
+    ends = iter(["Traceback\nFileNotFoundError: pvc-1"])
     cluster = SharedCluster(find_end=lambda: next(ends))
     monkeypatch.setattr("run.shared_cluster", lambda _: nullcontext(cluster))
     monkeypatch.setattr("run.run_stage", lambda stage, *_: an_outcome(stage.name))
     outcomes = {outcome.stage: outcome for outcome in run_stages(STAGES, (), Runner())}
     assert [name for name, outcome in outcomes.items() if outcome.failed] == ["cluster"]
-    assert "ended by itself: FileNotFoundError: pvc-1" in outcomes["cluster"].verdict
+    assert "ended by itself: Traceback; FileNotFoundError: pvc-1" in outcomes["cluster"].verdict
+    assert "alone" not in outcomes, "what it could find on another cluster would mislead"
+
+
+@pytest.mark.parametrize(
+    ("codes", "may_run", "end"),
+    [
+        ({"up": 3}, True, ""),  # none on this machine: its tests are skipped with the reason
+        ({"up": 1}, False, ""),
+        ({"up": 0, "check": 0}, True, ""),
+        ({"up": 0, "check": 1}, True, "check says why"),
+    ],
+)
+def test_only_a_cluster_that_was_up_can_have_ended_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: dict[str, int], may_run: bool, end: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"import sys; print(sys.argv[1], 'says why'); sys.exit({codes}.get(sys.argv[1], 0))")
+    monkeypatch.setattr("stages.cluster._PROGRAM", program)
+    monkeypatch.delenv(STATE_DIR_VARIABLE, raising=False)
+    with shared_cluster(tmp_path / "cluster.log") as cluster:
+        assert cluster.wait_until_up()[0] is may_run
+        assert cluster.find_end() == end
+        cluster.end()
+        cluster.end()
+        assert STATE_DIR_VARIABLE in os.environ
+    assert STATE_DIR_VARIABLE not in os.environ
+    assert (tmp_path / "cluster.log").read_text().count("down says why") == 1
+
+
+def test_durations_of_what_was_skipped_stay_recorded() -> None:
+    def a_test(test: str, outcome: str, *, slow: bool = False) -> Phase:
+        return Phase(test, "call", outcome, 20.0, 0.5, slow=slow)
+
+    phases = [a_test("a.py::1", "passed"), a_test("a.py::2", "passed", slow=True)]
+    phases += [a_test("e.py::1", "skipped"), a_test("e.py::2", "skipped", slow=True)]
+    before = FullRun("abc", "", slow={"e.py::2": 33.0, "gone.py::1": 9.0}, files={"e.py": 70, "gone.py": 50})
+    run = full_run("def", [Outcome("all", 0, a_run(phases), 1.0, [])], before)
+    assert run.slow == {"a.py::2": 20.0, "e.py::2": 33.0}
+    assert run.files == {"a.py": 20, "e.py": 70}
 
 
 def test_failed_tests_are_listed_with_their_reasons_and_many_are_counted() -> None:

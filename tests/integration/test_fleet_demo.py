@@ -107,7 +107,9 @@ def fleet(control_plane_binaries: Mapping[str, Path], tmp_path: Path) -> Iterato
             fleet_command("down", folder)
 
 
-@pytest.mark.slow("starts a fleet of its own; its objects, loads and progress are checked in unit/")
+@pytest.mark.slow(
+    "starts a fleet of its own; unit/test_fleet_objects.py, test_fleet_day.py and test_fleet_feed.py check its parts"
+)
 def test_a_fleet_fills_its_pool_is_reached_from_here_alone_and_leaves_nothing(fleet: RunningFleet) -> None:
     assert sum(fleet.slices().values()) == SLICES
     status = fleet.cluster.read_status()

@@ -33,7 +33,7 @@ class SharedCluster:
     find_end: Callable[[], str] = lambda: ""
     """Returns why it has ended before it was told to; empty while it runs."""
     end: Callable[[], None] = lambda: None
-    """Ends it, before the block does: an idle cluster takes a tenth of a core from the stages that go on."""
+    """Ends it, before the block does: an idle cluster takes a third of a core from the stages that go on."""
     remains: str = ""
     """What it has left on the machine; known when it has ended."""
 
@@ -53,7 +53,7 @@ def shared_cluster(log: Path) -> Generator[SharedCluster]:
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
     started = time.monotonic()
-    up = _log("up", folder, log)
+    up = _run_logged("up", folder, log)
 
     def wait_until_up() -> tuple[bool, str]:
         if up.wait() == 0:
@@ -61,18 +61,24 @@ def shared_cluster(log: Path) -> Generator[SharedCluster]:
         return up.returncode == NOT_HERE, f"== cluster: not started\n{log.read_text()[-2000:]}"
 
     def find_end() -> str:
+        if up.poll() != 0:  # it never ran: its tests were skipped, or their stage has failed for that
+            return ""
         with tempfile.TemporaryFile("w+") as said:
             if _run("check", folder, said).wait() == 0:
                 return ""
             said.seek(0)
             return said.read().strip() or "its supervisor has written nothing"
 
+    has_ended = False
+
     def end() -> None:
-        if os.environ.pop(STATE_DIR_VARIABLE, None) is None:
+        nonlocal has_ended
+        if has_ended:
             return
+        has_ended = True
         up.terminate()
         up.wait()
-        if _log("down", folder, log).wait() != 0:
+        if _run_logged("down", folder, log).wait() != 0:
             shared.remains = log.read_text()[-2000:]
 
     shared = SharedCluster(wait_until_up, give_up=up.terminate, find_end=find_end, end=end)
@@ -81,9 +87,11 @@ def shared_cluster(log: Path) -> Generator[SharedCluster]:
         yield shared
     finally:
         end()
+        # Not before: the other lane copies the environment for each of its processes.
+        del os.environ[STATE_DIR_VARIABLE]
 
 
-def _log(action: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+def _run_logged(action: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
     with log.open("a") as output:
         return _run(action, folder, output)
 

@@ -193,6 +193,22 @@ def test_requests_of_clients_are_compared_with_one_row_of_shared_inputs_and_with
     )
 
 
+def test_a_graph_that_is_slower_where_the_rows_of_shared_inputs_differ_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ratios = {True: 0.89, False: 2.0}  # requests with all rows of the user go to both graphs as they are
+    monkeypatch.setattr(
+        pipeline,
+        "measure_speedups",
+        lambda before, after, pairs: [ratios[first is second] for first, second in pairs],
+    )
+    [outcome] = share_user(a_flattening_tower()).outcomes
+    assert (outcome.applied, outcome.reason) == (
+        False,
+        "slower where the rows of shared inputs differ: 0.89x",
+    )
+
+
 @pytest.mark.usefixtures("unshared_requests_may_take_longer")
 def test_one_row_of_a_shared_input_is_no_reason_to_leave_out_a_pass() -> None:
     random = np.random.default_rng(3)

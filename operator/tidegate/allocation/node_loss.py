@@ -24,8 +24,8 @@ from tidegate.allocation.curves import CapacityCurve
 
 _MAX_POINTS: Final = 64
 """Most numbers of replicas for which the loss is computed; between them it is linear."""
-_MIN_LIMIT: Final = 2
-"""Replicas that count at least on a node: where one is needed, two that share a node are lost together, so a third has to start."""
+_STRICT_LIMIT: Final = 2
+"""Replicas that count on a node where one is needed: two that share a node are lost together, whatever a price says of the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ class NodeSpread:
         return sum(min(count, level) for count in self.placed)
 
 
-def make_spread(nodes: int, placed: Sequence[int], needed: int) -> NodeSpread:
+def make_spread(nodes: int, placed: Sequence[int], needed: int, *, is_strict: bool = False) -> NodeSpread:
     """Return the spread of the replicas that are placed now on `nodes`; `needed` replicas serve the demand.
 
-    A node counts with at most `needed` replicas, or two: no reserve is then larger than in a pool of two nodes, except for one
-    replica where one is needed, and replicas that start on the fullest node in spite of the topology constraint do not require further
-    replicas.
+    A node counts with at most `needed` replicas: no reserve is then larger than in a pool of two nodes, and replicas that start on
+    the fullest node in spite of the topology constraint do not require further replicas. With `is_strict`, two count where one is
+    needed, so that a third starts.
     """
-    limit = max(needed, _MIN_LIMIT)
+    limit = _STRICT_LIMIT if is_strict and needed == 1 else needed
     counts = sorted((min(count, limit) for count in placed if count), reverse=True)[:nodes]
     emptiest = counts[-1] if len(counts) == nodes else 0
     is_even = not counts or counts[0] - emptiest <= 1

@@ -194,7 +194,7 @@ class ModelUtility:
             self.slo_replicas = min(option.placement.curve.replicas_for(self.promised_rate) or 0, option.cap)
             if has_slo and nodes > 1:
                 placed = [item.replicas for item in option.placement.ready_by_node]
-                self.spread = make_spread(nodes, placed, self.slo_replicas)
+                self.spread = make_spread(nodes, placed, self.slo_replicas, is_strict=self.is_strict)
                 self.reserve_replicas = min(self.spread.count_covering(self.slo_replicas), option.cap)
         elif has_slo and self.is_strict and any(nodes > 1 for nodes in self.nodes):
             self.promised_rate_without_node = min(rate, self._rate_without_node(reach))

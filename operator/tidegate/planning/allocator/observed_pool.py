@@ -77,6 +77,13 @@ class PoolMember:
         return max(claim.assigned, sum(claim.pods.values()) - self.lost_slices, claim.assumed)
 
     @property
+    def kept_slices(self) -> int:
+        """Return the slices that it keeps while decisions leave it out."""
+        if self.refusal and not self.assigned_replicas:
+            return self.occupied_slices
+        return max(self.occupied_slices, self.claim.replicas * self.replica_slices)
+
+    @property
     def serving_pods(self) -> int:
         """Return the ready pods that get requests."""
         return min(self.ready, self.assigned_replicas) if self.warm_spares else self.ready

@@ -56,7 +56,7 @@ def build_allocation_view(observed: AllocationObserved) -> AllocationView:
     for member in observed.members:
         if member.refusal and not member.assigned_replicas:
             excluded[member.key] = member.refusal
-            excluded_slices += count_excluded_slices(member)
+            excluded_slices += member.kept_slices
             continue
         try:
             if member.excluded_reason:
@@ -64,18 +64,11 @@ def build_allocation_view(observed: AllocationObserved) -> AllocationView:
             inputs.append(_make_model_input(observed, member))
         except InvalidInputError as error:
             excluded[member.key] = str(error)
-            excluded_slices += count_excluded_slices(member)
+            excluded_slices += member.kept_slices
     pool = _make_pool_input(observed, excluded_slices)
     dwell = parse_duration(observed.pool.spec.policy.dwell)
     snapshot = AllocationSnapshot((pool,), tuple(inputs), HORIZON_STEPS, dwell_s=dwell / timedelta(seconds=1))
     return AllocationView(snapshot, excluded)
-
-
-def count_excluded_slices(member: PoolMember) -> int:
-    """Return the slices that a member keeps while decisions leave it out."""
-    if member.refusal and not member.assigned_replicas:
-        return member.occupied_slices
-    return max(member.occupied_slices, member.claim.replicas * member.replica_slices)
 
 
 def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solver.PoolInput:

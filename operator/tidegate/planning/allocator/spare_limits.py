@@ -13,7 +13,6 @@ from tidegate.api.compute_pool import ComputePool, PolicyMode, SharedSpareLimits
 from tidegate.api.inference import Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.planning.allocator.observed_pool import AllocationObserved
-from tidegate.planning.allocator.snapshot_builder import count_excluded_slices
 from tidegate.resources.serving_pod import AGENT_MEMORY
 
 _SERVER_MEMORY: Final = "256Mi"
@@ -37,9 +36,7 @@ def limit_slices(
     floors = {tier: tiers.bounds_for(tier).floor for tier in Tier}
     realtime, reserved = count_kept_slices(inputs, floors, len(observed.slices.healthy_nodes))
     included = {model.key for model in inputs}
-    reserved += sum(
-        count_excluded_slices(member) for member in observed.members if str(member.key) not in included
-    )
+    reserved += sum(member.kept_slices for member in observed.members if str(member.key) not in included)
     usable = max(observed.usable_slices, 0)
     room = max(usable - reserved - realtime, 0)
     reason = (
@@ -84,7 +81,7 @@ def count_needed(model: ModelInput, nodes: int = 1) -> int:
         needed = placement.curve.replicas_for(max(load.rates)) or 0
         if model.keeps_node_spare and nodes > 1:
             placed = [item.replicas for item in placement.ready_by_node]
-            needed = make_spread(nodes, placed, needed).count_covering(needed)
+            needed = make_spread(nodes, placed, needed, is_strict=True).count_covering(needed)
     elif load.deadline is not None:
         needed = placement.curve.replicas_for(min(max(load.rates), load.deadline.rate)) or 0
     needed = max(needed, model.bounds.floor)
