@@ -145,41 +145,29 @@ def full_run(commit: str, outcomes: Sequence[Outcome], before: FullRun | None) -
     results = [outcome.results for outcome in outcomes]
     cleared = {test for outcome in outcomes for test in outcome.passed_again}
     skipped = {test for run in results for test in run.skipped}
-    ran = {_file_of(test.test) for run in results for test in run.tests if test.test not in skipped}
-    slow = {
-        test.test: round(test.seconds, 1)
-        for run in results
-        for test in run.tests
-        if test.slow and test.test not in skipped
-    }
-    known = before or FullRun(commit, "")
-    skipped_slow = {test: seconds for test, seconds in known.slow.items() if test in skipped}
-    skipped_files = {
-        file: seconds
-        for file, seconds in known.files.items()
-        if file in {_file_of(test) for test in skipped} - ran
-    }
+    ran = [test for run in results for test in run.tests if test.test not in skipped]
+    slow, files = {test.test: round(test.seconds, 1) for test in ran if test.slow}, sum_long_files(ran)
+    if before is not None:
+        not_run = {test.file for run in results for test in run.tests} - {test.file for test in ran}
+        slow |= {test: seconds for test, seconds in before.slow.items() if test in skipped}
+        files |= {file: seconds for file, seconds in before.files.items() if file in not_run}
     return FullRun(
         commit=commit,
         time=_now(),
         seconds={outcome.stage: round(outcome.seconds) for outcome in outcomes},
         failed=sorted({phase.test for run in results for phase in run.failures} - cleared),
-        slow={**skipped_slow, **slow},
-        files={**skipped_files, **sum_long_files(results)},
+        slow=slow,
+        files=files,
     )
 
 
-def sum_long_files(results: Iterable[Results]) -> dict[str, int]:
+def sum_long_files(tests: Iterable[Phase]) -> dict[str, int]:
     """Return the seconds of each file that takes long, without its slow tests, which few runs have."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    ran = (test for run in results for test in run.tests if test.test not in run.skipped)
-    for test in (test for test in ran if not test.slow):
-        seconds[_file_of(test.test)] += test.seconds
+    for test in tests:
+        if not test.slow:
+            seconds[test.file] += test.seconds
     return {file: round(spent) for file, spent in seconds.items() if spent >= LONG_FILE_S}
-
-
-def _file_of(test: str) -> str:
-    return test.split("::", 1)[0]
 
 
 def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner) -> Sequence[Outcome]:

@@ -48,6 +48,14 @@ def gone(pid: int) -> bool:
     return False
 
 
+async def stop(solver: SolverProcess) -> int:
+    """Stop the process once it has answered, so that it takes questions and answers none; return its id."""
+    await solver.solve(SNAPSHOT, ROOMY)
+    assert solver.pid is not None
+    os.kill(solver.pid, signal.SIGSTOP)
+    return solver.pid
+
+
 async def test_it_answers_what_the_solver_answers_here_and_stays_while_the_loop_runs_on(
     solver: SolverProcess,
 ) -> None:
@@ -79,11 +87,8 @@ async def test_it_answers_what_the_solver_answers_here_and_stays_while_the_loop_
 
 
 async def test_killed_while_it_solves_it_is_a_greedy_tick_and_comes_back(solver: SolverProcess) -> None:
-    await solver.solve(SNAPSHOT, ROOMY)
-    killed = solver.pid
-    assert killed is not None
     # Stopped, it has the question and no answer: the kill hits it in the middle.
-    os.kill(killed, signal.SIGSTOP)
+    killed = await stop(solver)
     answer = asyncio.create_task(solver.solve(SNAPSHOT, ROOMY))
     await asyncio.sleep(0)
     os.kill(killed, signal.SIGKILL)
@@ -105,10 +110,7 @@ async def test_killed_while_it_solves_it_is_a_greedy_tick_and_comes_back(solver:
 async def test_one_that_is_no_longer_waited_for_does_not_answer_the_next_question(
     solver: SolverProcess,
 ) -> None:
-    await solver.solve(SNAPSHOT, ROOMY)
-    asked = solver.pid
-    assert asked is not None
-    os.kill(asked, signal.SIGSTOP)
+    asked = await stop(solver)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await solver.solve(SNAPSHOT, ROOMY)
@@ -120,10 +122,7 @@ async def test_one_that_is_no_longer_waited_for_does_not_answer_the_next_questio
 
 async def test_one_that_hangs_is_ended_after_its_time() -> None:
     solver = SolverProcess(grace_s=0.2, hangs_s=1.0)
-    await solver.solve(SNAPSHOT, ROOMY)
-    hanging = solver.pid
-    assert hanging is not None
-    os.kill(hanging, signal.SIGSTOP)
+    hanging = await stop(solver)
     assignment = await solver.solve(SNAPSHOT, SolveLimits(seconds=0.3))
     assert assignment.method is SolveMethod.GREEDY
     assert assignment.note == "the solver did not answer within 0.5 s for 2 Inferences, and goes on"
@@ -138,10 +137,7 @@ async def test_one_that_hangs_is_ended_after_its_time() -> None:
 
 async def test_a_late_answer_that_is_given_up_keeps_nobody_waiting_and_predicts_nothing() -> None:
     solver = SolverProcess(grace_s=0.2, hangs_s=60.0)
-    await solver.solve(SNAPSHOT, ROOMY)
-    stopped = solver.pid
-    assert stopped is not None
-    os.kill(stopped, signal.SIGSTOP)
+    stopped = await stop(solver)
     late = await solver.solve(large(), SolveLimits(seconds=0.3), outwait=False)
     assert late.method is SolveMethod.GREEDY
     assert late.note == "the solver did not answer within 0.5 s for 50 Inferences, and is given up"
@@ -153,10 +149,7 @@ async def test_a_late_answer_that_is_given_up_keeps_nobody_waiting_and_predicts_
 
 async def test_one_that_is_late_for_a_large_pool_lives_on_and_is_not_asked_for_as_much_again() -> None:
     solver = SolverProcess(grace_s=0.2, hangs_s=60.0)
-    await solver.solve(SNAPSHOT, ROOMY)
-    slow = solver.pid
-    assert slow is not None
-    os.kill(slow, signal.SIGSTOP)
+    slow = await stop(solver)
     late = await solver.solve(large(), SolveLimits(seconds=0.3))
     assert (late.method, late.note) == (
         SolveMethod.GREEDY,

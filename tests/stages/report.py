@@ -115,9 +115,8 @@ def costs_block(outcomes: Sequence[Outcome]) -> str:
         ]
         files: dict[str, tuple[float, float]] = {}
         for test in tests:
-            name = test.test.split("::", 1)[0]
-            spent, seconds = files.get(name, (0.0, 0.0))
-            files[name] = (spent + test.processor_seconds, seconds + test.seconds)
+            spent, seconds = files.get(test.file, (0.0, 0.0))
+            files[test.file] = (spent + test.processor_seconds, seconds + test.seconds)
         costly = sorted(files.items(), key=lambda entry: -entry[1][0])[:_COSTLIEST]
         lines.append(f"files of {outcome.stage} with most processor time: it, and time")
         lines += [

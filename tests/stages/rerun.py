@@ -82,6 +82,6 @@ def _by_cause(failures: Sequence[Phase]) -> Reruns:
         if phase.test not in causes:
             message = phase.failure.message if phase.failure is not None else ""
             of_fixture = phase.when == "setup"
-            causes[phase.test] = (phase.test.split("::", 1)[0], message) if of_fixture else (phase.test,)
+            causes[phase.test] = (phase.file, message) if of_fixture else (phase.test,)
             groups.setdefault(causes[phase.test], []).append(phase)
     return list(groups.values())

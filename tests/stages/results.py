@@ -55,6 +55,11 @@ class Phase:
     slow: bool = False
     failure: Failure | None = None
 
+    @property
+    def file(self) -> str:
+        """The file of the test."""
+        return self.test.split("::", 1)[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Leak:

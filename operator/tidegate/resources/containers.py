@@ -81,11 +81,22 @@ def build_read_mounts(pod: ServingPod) -> list[dict[str, object]]:
     ]
     if pod.host_models:
         mounts.append({"name": "models", "mountPath": "/models", "readOnly": True})
-    mounts.extend(
+    return mounts + _build_claim_mounts(pod)
+
+
+def _build_claim_mounts(pod: ServingPod) -> list[dict[str, object]]:
+    return [
         {"name": f"pvc-{index}", "mountPath": f"/mnt/pvc/{claim}", "readOnly": True}
         for index, claim in enumerate(pod.claims)
-    )
-    return mounts
+    ]
+
+
+def _build_event_mounts(pod: ServingPod) -> list[Mapping[str, object]]:
+    """Build the mounts of the store of events: on the pod's disk, or the Secret of its Redis."""
+    return [
+        *([_EVENTS_MOUNT] if pod.events is not None else []),
+        *([_REDIS_MOUNT] if pod.redis_secret else []),
+    ]
 
 
 def build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
@@ -102,10 +113,7 @@ def build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]
         mounts.append({"name": "models", "mountPath": "/models", "readOnly": True})
     if pod.cache_folder:
         mounts.append({"name": "node-cache", "mountPath": _NODE_CACHE, "subPath": pod.cache_folder})
-    mounts += [
-        {"name": f"pvc-{index}", "mountPath": f"/mnt/pvc/{claim}", "readOnly": True}
-        for index, claim in enumerate(pod.claims)
-    ]
+    mounts += _build_claim_mounts(pod)
     if pod.sample_secret:
         mounts.append({"name": "samples-secret", "mountPath": _SAMPLES_SECRET, "readOnly": True})
     if pod.stream_secret:
@@ -116,10 +124,7 @@ def build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]
         mounts.append({"name": "compile", "mountPath": _COMPILE_FOLDER})
     if pod.sample_claim:
         mounts.append({"name": "samples", "mountPath": f"{_SAMPLES_CLAIMS}/{pod.sample_claim}"})
-    if pod.events is not None:
-        mounts.append(_EVENTS_MOUNT)
-    if pod.redis_secret:
-        mounts.append(_REDIS_MOUNT)
+    mounts += _build_event_mounts(pod)
     return {
         "name": "agent",
         "image": settings.dataplane_image,
@@ -168,10 +173,7 @@ def build_triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object
     if pod.compiler_memory:
         # Its processes keep requests for the compiler, and load engines.
         mounts.append({"name": "compile", "mountPath": _COMPILE_FOLDER})
-    if pod.events is not None:
-        mounts.append(_EVENTS_MOUNT)
-    if pod.redis_secret:
-        mounts.append(_REDIS_MOUNT)
+    mounts += _build_event_mounts(pod)
     return {
         "name": "triton",
         "image": settings.triton_image,
