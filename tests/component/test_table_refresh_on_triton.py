@@ -227,8 +227,8 @@ def test_a_table_that_is_gone_is_named_and_serves_on(pod: ModelPod, users: Path)
         wait_for_answers(asking, 1)
         publish(users, 2)
         wait_for_answers(asking, 2)
+        pod.wait_for("it is missed no more", lambda report: table_of(report).problem is None)
 
     assert table_of(gone).problem == Reason.TABLE_UNREACHABLE
     assert f"there is no file://{users}" in table_of(gone).message
-    assert table_of(pod.report()).problem is None
     assert [caller.problems for caller in asking] == [[], []]

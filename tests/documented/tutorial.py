@@ -40,9 +40,10 @@ def run(of: Sequence[Block], folder: Path, environment: Mapping[str, str], *, ti
     )
     code, said, complaints = _bash(script, folder, environment, timeout_s)
     printed = said.split(_MARK)[1:]
-    if code:
+    if code != 0:
+        outcome = f"is not done after {timeout_s:.0f} s" if code is None else "failed"
         raise MismatchError(
-            f"{typed[len(printed) - 1].where} failed: {printed[-1][-2000:]}\n{complaints[-2000:]}"
+            f"{typed[len(printed) - 1].where} {outcome}: {printed[-1][-2000:]}\n{complaints[-2000:]}"
         )
     for block, output in zip(typed, printed, strict=True):
         missing = [line for line in _promised(block) if line not in output.splitlines()]
@@ -63,8 +64,11 @@ def _promised(block: Block) -> list[str]:
 
 def _bash(
     script: str, folder: Path, environment: Mapping[str, str], timeout_s: float
-) -> tuple[int, str, str]:
-    """Its exit status, what it printed and what it complained of; it and all that it started end with the time."""
+) -> tuple[int | None, str, str]:
+    """Its exit status, what it printed and what it complained of; it and all that it started end with the time.
+
+    The status is None if the time has ended it.
+    """
     with subprocess.Popen(
         ["bash", "-c", script],
         cwd=folder,
@@ -77,10 +81,9 @@ def _bash(
     ) as shell:
         try:
             said, complaints = shell.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired as error:
+        except subprocess.TimeoutExpired:
             os.killpg(shell.pid, signal.SIGTERM)
-            said = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
-            raise MismatchError(f"not done after {timeout_s:.0f} s: {said[-2000:]}") from error
+            return None, *shell.communicate()
         if shell.returncode:
             # What it left in the background is of no use to anybody.
             with contextlib.suppress(ProcessLookupError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from tidegate_localcluster import publish_images
 from tidegate_localcluster.cluster import Supplies
 from tidegate_localcluster.demo.object_store import BUCKET, EXAMPLE_IMAGE, OBJECT_STORE, PORT, ObjectStore
 from tidegate_localcluster.image_recipes import ImageName
+from tidegate_localcluster.ports import find_unused_port
 
 PAGE = ROOT / "docs" / "how-to" / "any-cluster.md"
 PUSHED = ImageName.OBJECT_STORE
@@ -76,9 +76,8 @@ def test_an_image_is_pushed_to_a_registry(
     assert f"pushing localhost:1/{PUSHED}" in capsys.readouterr().err
 
 
-def _typed(space: Space, ports: tuple[int, int]) -> list[Block]:
+def _typed(space: Space, gateway: int, store: int) -> list[Block]:
     """The page, with the namespace and free ports of the test for those that it names."""
-    gateway, store = ports
     replaced = {
         "8080:8080": f"{gateway}:8080",
         "localhost:8080": f"localhost:{gateway}",
@@ -107,11 +106,6 @@ def _environment(space: Space, folder: Path) -> dict[str, str]:
     return {"KUBECONFIG": str(kubeconfig), "PATH": f"{kubectl.parent}:{os.environ['PATH']}"}
 
 
-def _find_free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-        return first.getsockname()[1], second.getsockname()[1]
-
-
 def _load_example_image(space: Space, supplies: Supplies) -> None:
     """Give the node's store the image under the name that the example has."""
     space.installed.cluster.load_image(supplies.images[OBJECT_STORE].archive, EXAMPLE_IMAGE)
@@ -123,7 +117,7 @@ def test_who_types_the_page_has_an_answer_by_curl_and_by_tritonclient(
     _load_example_image(space, cluster_supplies)
     for path in ROOT.iterdir():
         (tmp_path / path.name).symlink_to(path)
-    typed = _typed(space, _find_free_ports())
+    typed = _typed(space, find_unused_port("127.0.0.1"), find_unused_port("127.0.0.1"))
     environment = _environment(space, tmp_path)
 
     printed = run(typed, tmp_path, environment, timeout_s=400)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from documented.tutorial import MismatchError, run, steps
 from fixtures.cluster import POOL_NODE
 from fixtures.installed import Installed, Space
 from tidegate_localcluster.demo.platforms import NATS_IMAGE
+from tidegate_localcluster.ports import find_unused_port
 
 TUTORIALS = ROOT / "docs" / "tutorial"
 TIMEOUT_S = 500.0
@@ -86,8 +86,7 @@ def test_who_types_the_tutorial_of_streams_reads_a_result_of_each_message(
     broker = (ROOT / "examples" / "movielens" / "nats.yaml").read_text()
     space.kubectl.apply(broker.replace(NATS_IMAGE, space.installed.site.nats_image), space.namespace)
     space.kubectl.wait("condition=Available", ("deployment/movielens-nats",), space.namespace, 120)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = find_unused_port("127.0.0.1")
     elsewhere = {
         "-n movielens service/movielens-nats 4222:4222": f"-n {space.namespace} service/movielens-nats {port}:4222",
         "nats://127.0.0.1:4222": f"nats://127.0.0.1:{port}",
