@@ -12,6 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, StreamConfig
 
+from builders.waiting import LONGEST_S
 from fixtures.nats import RunningNats, a_nats, let_nats_stall
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
@@ -56,8 +57,8 @@ async def a_broker(
     server: RunningNats, folder: Path, *, subjects: list[str], **changes: Any
 ) -> AsyncGenerator[tuple[NatsBroker, Client]]:
     """Over streams WORK and DEAD, and a consumer `all` that has no subject; not opened yet."""
-    client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=30)
-    stream = client.jetstream(timeout=30)
+    client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=int(LONGEST_S))
+    stream = client.jetstream(timeout=LONGEST_S)
     await stream.add_stream(name="WORK", subjects=subjects)
     await stream.add_stream(StreamConfig(name="DEAD", subjects=["dead.>"], max_msg_size=7_000))
     await stream.add_consumer("WORK", ConsumerConfig(durable_name="all", ack_policy="explicit"))  # type: ignore[arg-type]
@@ -93,7 +94,7 @@ async def test_a_consumer_without_a_subject_will_do_where_the_stream_has_no_othe
 ) -> None:
     async with a_broker(server, tmp_path, subjects=["work.a"], consumer="all") as (broker, client):
         await broker.open()
-        await client.jetstream().publish("work.a", b"1")
+        await client.jetstream(timeout=LONGEST_S).publish("work.a", b"1")
         assert [message.body for message in await broker.fetch_messages(4)] == [b"1"]
 
 
@@ -103,7 +104,7 @@ async def test_an_id_keeps_its_first_result(server: RunningNats, tmp_path: Path)
         await broker.open()
         assert await broker.keep_result("m-1", b"first")
         assert not await broker.keep_result("m-1", b"second")
-        bucket = await client.jetstream().key_value("results")
+        bucket = await client.jetstream(timeout=LONGEST_S).key_value("results")
         assert (await bucket.get("m-1")).value == b"first"
 
 
@@ -112,7 +113,7 @@ async def test_a_dead_letter_keeps_its_body_before_its_headers_and_is_refused_wh
 ) -> None:
     async with a_broker(server, tmp_path, subjects=["work.a"]) as (broker, client):
         await broker.open()
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=LONGEST_S)
         sizes = {"both": 100, "body": 6_000, "large": 7_000, "none": MOST_BYTES - 60}
         for name, size in sizes.items():
             headers = {"x": "y" * 1_500} if name in ("both", "body") else {"x": "y"}

@@ -41,6 +41,8 @@ class LoggingPod:
     before: dict[str, int] = field(default_factory=dict[str, int])
     number: int = 0
     """Of the test that has it."""
+    waited: Iterator[int] = field(default_factory=itertools.count)
+    """Numbers of the requests that wait for samples."""
     first: int = 0
     """How many records earlier tests have written."""
 
@@ -50,17 +52,17 @@ class LoggingPod:
             self.start_agent()
         self.ordered()
         self.number += 1
-        self._wait_until_logging()
+        self.wait_until_logging()
         self.before = {name: self._page(name) for name in ("", "_written", "_duplicate", "_dropped")}
         self.first = self.nats.count()
         self.answers, self.seconds = {}, []
 
-    def _wait_until_logging(self) -> None:
-        """Ask until samples come: runners hear of a share a moment after the agent."""
-        start, numbers = self._page(""), itertools.count()
+    def wait_until_logging(self) -> int:
+        """Ask until samples come: runners hear of a share a moment after the agent; how many samples that has cost."""
+        start = self._page("")
 
         def asked() -> str:
-            name = f"begin-{self.number}-{next(numbers)}"
+            name = f"begin-{self.number}-{next(self.waited)}"
             self.ask([name])
             return name
 
@@ -71,6 +73,7 @@ class LoggingPod:
             what="all of them are written",
             timeout_s=30,
         )
+        return self._page("") - start
 
     def wait_for_share(self, share: float) -> int:
         """Ask until the runner goes by a share, which it hears of a moment after the agent; how many samples that has cost."""
@@ -212,10 +215,12 @@ def test_each_sampled_request_is_in_the_stream_once_with_its_features_scores_and
     # Retried by a client: answered again, logged once.
     logging_pod.ask_and_settle(everything[:20], before=200)
     logging_pod.ordered(1.0, version=2)
-    logging_pod.ask_and_settle(both, before=220)
+    # The runner of a version serves without a word of the agent, where that takes more than a second.
+    heard = logging_pod.wait_until_logging()
+    logging_pod.ask_and_settle(both, before=220 + heard)
     loads = logging_pod.pod.triton.log.read_text().count("TRITONBACKEND_ModelInstanceInitialize: ctr_")
     logging_pod.ordered(0.1, version=2)
-    begun = logging_pod.wait_for_share(0.1)
+    begun = heard + logging_pod.wait_for_share(0.1)
     logging_pod.ask(tenth)
     expected = [*everything, *both, *(one for one in tenth if is_sampled(one, 0.1))]
     logging_pod.settled(begun + len(expected) + 20)

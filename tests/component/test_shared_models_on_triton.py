@@ -52,7 +52,10 @@ def test_models_come_go_and_change_their_versions_and_the_others_answer_througho
     assert loads == 1
     wait_until(lambda: shared.list_loaded() == {"ctr", "cvr"}, what="ltr is unloaded")
     assert not (pod.triton.repository / "ltr").exists()
-    assert 'tidegate_agent_serving_version{inference="ads/ctr"} 2.0' in pod.metrics()
+    wait_until(
+        lambda: 'tidegate_agent_serving_version{inference="ads/ctr"} 2.0' in pod.metrics(),
+        what="the metrics follow the report",
+    )
 
     # The negative: a model that is not ordered answers nothing.
     client = triton_grpc.InferenceServerClient(address)
