@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from builders.waiting import wait_until
+from builders.waiting import LIMIT_S, LONGEST_S, wait_until
 from fixtures.installed import GUARDED_NAMESPACE, Installed, Space
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.helm import NAMESPACE
@@ -43,7 +43,7 @@ class Guarded:
 
     def access(self, name: str, auth: Mapping[str, Any]) -> None:
         """A ModelAccess of that name with `auth`."""
-        route = {"name": "default", "targets": [{"inference": "probe"}], "timeout": "10s"}
+        route = {"name": "default", "targets": [{"inference": "probe"}], "timeout": f"{LIMIT_S:g}s"}
         self.space.apply("ModelAccess", name, {"auth": auth, "routes": [route]})
 
     def calls(self, access: str, times: int = 1, **headers: str) -> set[str]:
@@ -85,7 +85,7 @@ class Guarded:
             headers={"x-tidegate-access": f"{self.space.namespace}/{access}", **headers},
         )
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=LONGEST_S) as response:
                 assert json.load(response)["outputs"][0]["data"] == [1005.0]
                 return int(response.status)
         except urllib.error.HTTPError as error:

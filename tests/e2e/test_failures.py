@@ -32,11 +32,11 @@ def _says(space: Space, name: str, reason: Reason) -> str:
 def _fails(space: Space, name: str, *reasons: Reason) -> Mapping[str, Any]:
     """Waits until the failure of an Inference's version 2 has one of these reasons; its status, in which version 1 serves."""
 
-    def found() -> bool:
-        return space.status("inference", name).get("failure", {}).get("reason") in reasons
+    def found() -> Mapping[str, Any] | None:
+        status = space.status("inference", name)
+        return status if status.get("failure", {}).get("reason") in reasons else None
 
-    wait_until(found, f"{name} fails: {reasons}", evidence=lambda: space.status("inference", name))
-    status = space.status("inference", name)
+    status = wait_until(found, f"{name} fails: {reasons}", evidence=lambda: space.status("inference", name))
     assert status["failure"]["version"] == status["versions"]["target"] == "2"
     assert (status["versions"]["serving"], status["versions"]["loaded"]) == ("1", ["1"])
     (ready,) = (each for each in status["conditions"] if each["type"] == "Ready")

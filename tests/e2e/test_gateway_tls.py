@@ -50,10 +50,13 @@ class Port:
         """The version that answered one request, or the status that refused it."""
         return _outcome(self.client(access, shows))
 
-    def serial(self) -> int:
-        """Of the certificate that a new connection is shown."""
+    def serial(self) -> int | None:
+        """Of the certificate that a new connection is shown; None where that takes too long."""
         host, port = self.address.split(":")
-        pem = ssl.get_server_certificate((host, int(port)), timeout=10)
+        try:
+            pem = ssl.get_server_certificate((host, int(port)), timeout=10)
+        except TimeoutError:
+            return None
         return x509.load_pem_x509_certificate(pem.encode()).serial_number
 
 

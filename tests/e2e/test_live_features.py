@@ -83,6 +83,12 @@ def _pods(space: Space) -> Sequence[Mapping[str, Any]]:
     return space.installed.pods(space.namespace, f"{FEATURE_COMPUTE_LABEL}=live")
 
 
+def _refused(space: Space) -> Sequence[int]:
+    """Refused events of each source that a ready pod has reported."""
+    marks = space.status("featurecompute", "live").get("watermarks", ())
+    return [mark.get("refusedEvents", 0) for mark in marks]
+
+
 class _Asker:
     """Asks the gateway for one user."""
 
@@ -162,8 +168,9 @@ def test_clicks_are_in_the_next_answers_whoever_is_killed(space: Space) -> None:
             _publish(broker, [_click(12), _click(13)])
             wait_until(lambda: asker.ask()["items"] == [13, 12, 11], "a new process reads on")
             assert asker.ask()["shown"] == [13]
+            # There is no watermark while no pod is ready, as where one misses a probe on a busy machine.
             wait_until(
-                lambda: space.status("featurecompute", "live")["watermarks"][0].get("refusedEvents") == 1,
+                lambda: _refused(space) == [1],
                 "the refused event is counted",
                 evidence=lambda: space.status("featurecompute", "live"),
             )

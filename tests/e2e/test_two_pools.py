@@ -84,6 +84,16 @@ class World:
             if is_ready(pod) and pod["metadata"]["labels"][POOL_LABEL] == pool
         )
 
+    def two_of_the_first(self) -> frozenset[str] | None:
+        """The ready pods of the first pool, once there are two."""
+        found = self.uids(FIRST)
+        return found if len(found) == 2 else None
+
+    def three_addresses(self) -> Mapping[str, str] | None:
+        """The addresses, once three pods are ready."""
+        found = self.addresses()
+        return found if len(found) == 3 else None
+
 
 @pytest.mark.no_rerun("a lost request")
 def test_replicas_spill_over_share_by_weight_and_leave_a_pool_without_a_lost_request(space: Space) -> None:
@@ -100,10 +110,9 @@ def test_replicas_spill_over_share_by_weight_and_leave_a_pool_without_a_lost_req
             "the first pool is full",
             evidence=world.status,
         )
-        wait_until(
-            lambda: len(world.uids(FIRST)) == 2, "two replicas run", timeout_s=120.0, evidence=world.status
+        before = wait_until(
+            world.two_of_the_first, "two replicas run", timeout_s=120.0, evidence=world.status
         )
-        before = world.uids(FIRST)
 
         # 1. What the first pool has no room for goes to the second, and no pod of the first restarts.
         world.asks({"name": FIRST}, {"name": SECOND, "relativeCapacity": "0.5"})
@@ -112,7 +121,7 @@ def test_replicas_spill_over_share_by_weight_and_leave_a_pool_without_a_lost_req
         wait_until(lambda: world.uids(FIRST) == before, "the same pods are ready", evidence=world.status)
 
         # 2. A pod of the second gets half as many requests as one of the first, by the gateways' own counters.
-        pools = world.addresses()
+        pools = wait_until(world.three_addresses, "all pods are ready", evidence=world.addresses)
         counted = world.requests()
 
         def sent(pool: str) -> int:
