@@ -53,7 +53,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tidegate.api.quantities import parse_quantity
 from tidegate.kube import kinds
 from tidegate_localcluster.control_plane import LOOPBACK
-from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.errors import NotReadyError
 from tidegate_localcluster.fleet_demo import objects
 from tidegate_localcluster.fleet_demo.api import ApiServerClient, RefusedError
 from tidegate_localcluster.fleet_demo.site import make_credentials
@@ -459,7 +459,7 @@ async def start_scene(files: Path, seed: int) -> AsyncGenerator[NeighbourScene]:
 
 
 async def wait_calm(victim: Victim) -> Mapping[str, Any]:
-    """Return the victim's state once all of it is ready and unchanged. Raises LocalClusterError."""
+    """Return the victim's state once all of it is ready and unchanged. Raises NotReadyError."""
     before: Mapping[str, Any] = {}
     deadline = time.monotonic() + CALM_WITHIN_S
     while time.monotonic() < deadline:
@@ -468,7 +468,7 @@ async def wait_calm(victim: Victim) -> Mapping[str, Any]:
             return state
         before = state
         await asyncio.sleep(2 * EVERY_S)
-    raise LocalClusterError("\n".join((f"not ready after {CALM_WITHIN_S:g} s:", *list_unready(before))))
+    raise NotReadyError("\n".join((f"not ready after {CALM_WITHIN_S:g} s:", *list_unready(before))))
 
 
 async def measure_neighbours(files: Path, options: argparse.Namespace) -> dict[str, Any]:

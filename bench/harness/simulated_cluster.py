@@ -21,7 +21,7 @@ from typing import Any, Final
 from tidegate.kube import kinds
 from tidegate_localcluster.binaries import Binaries
 from tidegate_localcluster.control_plane import LOOPBACK, AuditOptions, ControlPlane, ControlPlaneOptions
-from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.errors import NotReadyError
 from tidegate_localcluster.fleet_demo import objects
 from tidegate_localcluster.fleet_demo.agents import serve_agents
 from tidegate_localcluster.fleet_demo.api import ApiServerClient, run_concurrently
@@ -248,7 +248,7 @@ def _run_players(server: str, pki: Path) -> Generator[None]:
     try:
         if not all(event.wait(PLAYERS_WITHIN_S) for event in started):
             message = f"the simulated kubelets or agents have not begun within {PLAYERS_WITHIN_S:g} s"
-            raise LocalClusterError(message)
+            raise NotReadyError(message)
         yield
     finally:
         for player in players:

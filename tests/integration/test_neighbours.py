@@ -9,7 +9,8 @@ import neighbours
 import pytest
 from harness.lying_proxy import Lie
 
-from builders.scenario import require_scenario
+from builders.scenario import NotReachedError, require_scenario
+from tidegate_localcluster.errors import NotReadyError
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +20,11 @@ def test_a_hostile_neighbour_and_a_proxy_that_lies_trouble_nobody_else(tmp_path:
     output, files = tmp_path / "found.json", tmp_path / "files"
     files.mkdir()
     pace = ("--minutes", "2", "--writes-per-s", "5")
-    code = neighbours.main([*pace, "--output", str(output), "--files", str(files)])
+    try:
+        code = neighbours.main([*pace, "--output", str(output), "--files", str(files)])
+    except (NotReadyError, TimeoutError) as error:
+        message = f"the test has not reached its scenario: all is there, and can be asked: {error!r}"
+        raise NotReachedError(message) from error
     found = json.loads(output.read_text())
     assert found["violations"] == []
     assert code == 0
