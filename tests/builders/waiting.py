@@ -130,8 +130,8 @@ def stays(read: Callable[[], object], what: str, *, for_s: float) -> None:
         time.sleep(1.0)
 
 
-def at_rest(read: Callable[[], int], *, what: str, for_s: float = 2.0, timeout_s: float = LIMIT_S) -> int:
-    """Return a count once it has not moved for a while, as the base of a difference: a Triton answers before it counts."""
+def at_rest(read: Callable[[], T], *, what: str, for_s: float = 2.0, timeout_s: float = LIMIT_S) -> T:
+    """Return what is read once it has not moved for a while, as the base of a difference: a Triton answers before it counts."""
     found, since, patience = read(), time.monotonic(), Patience(timeout_s)
     while time.monotonic() - since < for_s:
         if patience.is_over():

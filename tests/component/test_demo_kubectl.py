@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.waiting import wait_until
 from tidegate_localcluster.demo.errors import CommandError, DemoError
 from tidegate_localcluster.demo.kubectl import Kubectl
 
@@ -61,6 +62,19 @@ def test_a_forward_gives_the_address_and_ends(tmp_path: Path) -> None:
     )
     with kubectl.forward_port("service/x", 8080, "ns") as address:
         assert address == "127.0.0.1:40123"
+
+
+def test_a_forward_goes_on_however_much_kubectl_says(tmp_path: Path) -> None:
+    """It writes a line for each connection, and would wait once a pipe that nobody reads is full."""
+    script = """
+cd "$(dirname "$0")"
+echo "Forwarding from 127.0.0.1:40123 -> 8080"
+yes "Handling connection for 40123" | head -n 5000
+touch said
+exec sleep 30
+"""
+    with a_kubectl(tmp_path, script).forward_port("service/x", 8080, "ns"):
+        wait_until((tmp_path / "said").exists, "kubectl has said everything")
 
 
 def test_a_forward_that_fails_says_why(tmp_path: Path) -> None:

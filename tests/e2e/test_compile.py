@@ -131,7 +131,7 @@ def test_a_compiler_without_enough_memory_is_given_up_and_the_version_serves(spa
         wait_for_reason(space, Reason.COMPILE_FAILED, 1)
         message = space.condition("inference", "probe", "Compiled")["message"]
         assert "raise spec.compile.memory" in message
-        assert space.condition("inference", "probe")["status"] == "True"
+        space.ready("inference/probe")
         answered = load.report().versions.get("1", 0)
         wait_until(lambda: load.report().versions.get("1", 0) > answered + 20, what="version 1 answers")
     assert load.finish().problems == ()

@@ -105,6 +105,7 @@ def test_features_are_what_the_table_says_once_it_is_there_and_a_new_plan_leaves
     asking = threading.Thread(target=keep_asking, daemon=True)
     asking.start()
     try:
+        wait_until(lambda: buckets, "the first plan answers", evidence=lambda: errors)
         space.apply("FeatureCompute", "users", _spec(space, [30, 40, 50]))
         wait_until(lambda: space.status("featurecompute", "users")["planHash"] != before, "a new plan")
         space.ready("featurecompute/users")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from builders.http_call import read_page
 from builders.live_features import stream_source
 from builders.nearline import nearline_spec
 from builders.probe_model import publish_slow
@@ -162,9 +162,7 @@ def _batch(space: Space) -> Mapping[str, Any]:
 
 def look_at_the_dashboard(space: Space) -> None:
     """So that somebody has."""
-    address = space.installed.endpoints.dashboard
-    with urllib.request.urlopen(f"http://{address}/", timeout=10) as answer:
-        assert answer.status == 200
+    assert read_page(f"http://{space.installed.endpoints.dashboard}/")
 
 
 def test_every_query_of_every_panel_has_series_but_those_that_cannot(space: Space) -> None:

@@ -79,6 +79,16 @@ def _click(item: int, click: int = 1, **changes: Any) -> Mapping[str, Any]:
     }
 
 
+def _fresh(space: Space, reason: Reason, what: str) -> Mapping[str, Any]:
+    """Wait until the condition Fresh has this reason; the condition as it was then."""
+
+    def condition() -> Mapping[str, Any]:
+        found = space.condition("featurecompute", "live", "Fresh")
+        return found if found.get("reason") == reason else {}
+
+    return wait_until(condition, what, evidence=lambda: space.status("featurecompute", "live"))
+
+
 def _pods(space: Space) -> Sequence[Mapping[str, Any]]:
     return space.installed.pods(space.namespace, f"{FEATURE_COMPUTE_LABEL}=live")
 
@@ -196,32 +206,26 @@ def test_clicks_are_in_the_next_answers_whoever_is_killed(space: Space) -> None:
 def test_a_stream_and_then_dead_letters_that_do_not_exist_are_named_until_they_do(space: Space) -> None:
     with a_broker(space) as (url, work):
         space.apply("FeatureCompute", "live", _spec(url, deadLetters={"subject": "dead.clicks"}))
-        wait_until(
-            lambda: space.condition("featurecompute", "live", "Fresh").get("reason") == Reason.STREAM_REFUSED,
-            "Fresh names the missing stream",
-            evidence=lambda: space.status("featurecompute", "live"),
-        )
-        assert "there is no stream EVENTS" in space.condition("featurecompute", "live", "Fresh")["message"]
+        condition = _fresh(space, Reason.STREAM_REFUSED, "Fresh names the missing stream")
+        assert "there is no stream EVENTS" in condition["message"]
         assert space.condition("featurecompute", "live")["status"] == "False"
 
         work.nats.make_stream(STREAM, SUBJECT)
         space.ready("featurecompute/live")
-        wait_until(
-            lambda: (
-                space.condition("featurecompute", "live", "Fresh").get("reason")
-                == Reason.DEAD_LETTERS_FAILING
-            ),
-            "Fresh names the missing target",
-            evidence=lambda: space.status("featurecompute", "live"),
-        )
-        condition = space.condition("featurecompute", "live", "Fresh")
+        condition = _fresh(space, Reason.DEAD_LETTERS_FAILING, "Fresh names the missing target")
         assert condition["status"] == "True"
         assert "no stream takes the subject dead.clicks" in condition["message"]
 
         work.nats.make_stream("DEAD", "dead.clicks")
         _publish(work.nats, [{"user_id": USER, "ts": "yesterday"}])
+
+        def dead_letters() -> Sequence[int]:
+            """Of each source; of none while no pod has said anything, as when it misses a probe."""
+            found = space.status("featurecompute", "live").get("watermarks", ())
+            return [mark.get("deadLetters", 0) for mark in found]
+
         wait_until(
-            lambda: space.status("featurecompute", "live")["watermarks"][0].get("deadLetters") == 1,
+            lambda: dead_letters() == [1],
             "the refused event is a dead letter",
             evidence=lambda: space.status("featurecompute", "live"),
         )
@@ -237,15 +241,8 @@ def test_a_redis_that_is_away_is_named_and_its_ingester_waits_and_goes_with_the_
         address = f"redis.{space.namespace}:6379"
         store = {"redis": {"address": address, "timeout": "50ms"}}
         space.apply("FeatureCompute", "live", {**_spec(url), "store": store})
-        wait_until(
-            lambda: (
-                space.condition("featurecompute", "live", "Fresh").get("reason") == Reason.STREAM_UNREACHABLE
-            ),
-            "Fresh says that the Redis is away",
-            evidence=lambda: space.status("featurecompute", "live"),
-        )
-        message = space.condition("featurecompute", "live", "Fresh")["message"]
-        assert f"the event store, Redis at {address}" in message
+        condition = _fresh(space, Reason.STREAM_UNREACHABLE, "Fresh says that the Redis is away")
+        assert f"the event store, Redis at {address}" in condition["message"]
         space.ready("featurecompute/live")
         (pod,) = ingesters()
         uid = pod["metadata"]["uid"]

@@ -12,6 +12,7 @@ from documented.pages import ROOT, Block, name
 from documented.tutorial import MismatchError, run, steps
 from fixtures.cluster import POOL_NODE
 from fixtures.installed import Installed, Space
+from fixtures.installed_pool import the_pool_node
 from tidegate_localcluster.demo.platforms import NATS_IMAGE
 from tidegate_localcluster.ports import find_unused_port
 
@@ -65,18 +66,18 @@ def test_who_types_the_tutorial_of_releases_sees_a_bad_model_taken_back(
 
 def test_who_types_the_tutorial_of_pools_has_a_placed_model(space: Space, checkout: Path) -> None:
     installed = space.installed
-    space.has_node(POOL_NODE)
     on_the_pool_node = {
         "$(k get nodes -o jsonpath='{.items[0].metadata.name}')": POOL_NODE,
         "  slice:\n": f"{TOLERATED}  slice:\n",
         # Other tests of pools wait while pods of such a namespace are on the node.
         "first-pool": "e2e-first-pool",
     }
-    try:
-        _type_page(installed, "first-pool", checkout, on_the_pool_node)
-    finally:
-        installed.kubectl.run("delete", "computepool", "e2e-first-pool", "--ignore-not-found")
-        installed.kubectl.run("label", "node", POOL_NODE, "tutorial-")
+    with the_pool_node(space):
+        try:
+            _type_page(installed, "first-pool", checkout, on_the_pool_node)
+        finally:
+            installed.kubectl.run("delete", "computepool", "e2e-first-pool", "--ignore-not-found")
+            installed.kubectl.run("label", "node", POOL_NODE, "tutorial-")
     assert installed.api.get("/apis/tidegate.io/v1alpha1/computepools/e2e-first-pool") is None
 
 

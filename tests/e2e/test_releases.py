@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
 from builders.load import access_client
-from builders.waiting import wait_until
+from builders.waiting import LIMIT_S, wait_until
 from fixtures.installed import PAUSE_S, Installed, Space, a_space
 
 VERSIONS: Final = {"a": 1, "b": 2}
@@ -45,7 +46,7 @@ def release_of(space: Space, access: str, target: str) -> None:
         "checks": [{"metric": "ErrorRate", "max": "0.01", "minRequests": 100}],
     }
     targets = [{"inference": "a", "weight": 100}, {"inference": target, "weight": 0}]
-    route = {"name": "default", "targets": targets, "timeout": "10s"}
+    route = {"name": "default", "targets": targets, "timeout": f"{LIMIT_S:g}s"}
     space.apply("ModelAccess", access, {"routes": [route], "release": release})
 
 
@@ -152,7 +153,7 @@ def test_a_release_is_judged_by_what_a_pipeline_asks(space: Space) -> None:
         "models": [{"access": "probe", "as": "score"}],
         "resources": {"cpu": "50m", "memory": "512Mi"},
     }
-    route = {"name": "only", "timeout": "10s", "pipeline": pipeline}
+    route = {"name": "only", "timeout": f"{LIMIT_S:g}s", "pipeline": pipeline}
     space.apply("ModelAccess", "scene", {"routes": [route]})
     space.ready("modelaccess/scene")
     before = space.counted_at_rest("b")
@@ -167,5 +168,7 @@ def test_a_release_is_judged_by_what_a_pipeline_asks(space: Space) -> None:
         release_is(space, "probe", "RolledBack")
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
     # At most what the first step's fifth brings, by chance a little more; the second one would bring 60 %.
-    assert 0 < sum(count for what, count in seen.items() if what not in {"a", "b"}) < 0.3 * seen.total()
+    chance = max(0.1 * seen.total(), 4 * math.sqrt(0.2 * 0.8 * seen.total()))  # of few requests it has more
+    failed = sum(count for what, count in seen.items() if what not in {"a", "b"})
+    assert 0 < failed < 0.2 * seen.total() + chance, seen
     assert space.counted_at_rest("c") == 0

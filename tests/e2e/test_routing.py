@@ -16,7 +16,7 @@ import pytest
 from builders import probe_model
 from builders.load import access_client
 from builders.scenario import require_scenario
-from builders.waiting import at_rest, wait_until
+from builders.waiting import LIMIT_S, at_rest, wait_until
 from fixtures.installed import Installed, Space, a_space
 
 VERSIONS: Final = {"a": "1", "b": "2", "slow": "3", "fragile": "4"}
@@ -34,8 +34,10 @@ class Fleet:
     space: Space
 
     def access(self, name: str, *routes: Mapping[str, Any], **spec: Any) -> None:
-        """Applies an access and waits until the gateways run it."""
-        named = [{"name": f"r{number}", **route} for number, route in enumerate(routes)]
+        """Applies an access and waits until the gateways run it. Its routes wait for a busy machine, unless they say how long."""
+        named = [
+            {"name": f"r{number}", "timeout": f"{LIMIT_S:g}s", **route} for number, route in enumerate(routes)
+        ]
         self.space.apply("ModelAccess", name, {"routes": named, **spec})
         self.space.ready(f"modelaccess/{name}")
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import tritonclient.grpc as triton
 
-from builders.waiting import wait_until
+from builders.waiting import LIMIT_S, wait_until
 from fixtures.installed import Space
 
 CLAIM: Final = {
@@ -69,7 +69,7 @@ def _ask_by_grpc(space: Space, ids: list[str]) -> None:
             tensor = triton.InferInput("x", [1, 1], "FP32")
             tensor.set_data_from_numpy(np.array([[int(one.split("-")[1])]], dtype=np.float32))
             answer: Any = client.infer(
-                "probe", [tensor], request_id=one, headers=_access(space), client_timeout=10
+                "probe", [tensor], request_id=one, headers=_access(space), client_timeout=LIMIT_S
             )
             assert answer.as_numpy("score").tolist() == [[1000.0 + int(one.split("-")[1])]]
 
@@ -82,7 +82,7 @@ def _ask_by_rest(space: Space, ids: list[str]) -> None:
             data=json.dumps({"id": one, "inputs": [tensor]}).encode(),
             headers={"Content-Type": "application/json", **_access(space)},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             answered = json.load(answer)
         assert answered["id"] == one
         assert answered["outputs"][0]["data"] == [1000.0 + int(one.split("-")[1])]

@@ -116,7 +116,10 @@ class World:
 
     def is_back(self, name: str) -> None:
         wait_until(
-            lambda: is_ready(self.own(name)), f"{name} is back", timeout_s=180.0, evidence=self.describe
+            lambda: any(map(is_ready, self.space.pods(name))),
+            f"{name} is back",
+            timeout_s=180.0,
+            evidence=self.describe,
         )
 
     def describe(self) -> object:

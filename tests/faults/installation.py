@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from builders import probe_model
 from builders.certificates import Authority
+from builders.waiting import LONGEST_S
 from faults.agents import BAD_VERSION
 from faults.scenarios import NAME
 from faults.sweep import USER, Sweep
@@ -49,7 +50,8 @@ def a_site(binaries: Mapping[str, Path], folder: Path) -> Iterator[Site]:
     options = ControlPlaneOptions(
         arguments={
             "kube-controller-manager": ["--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"]
-        }
+        },
+        ready_timeout_s=LONGEST_S,
     )
     pki = Pki(folder / "control-plane" / "pki")
     with ControlPlane(folder / "control-plane", binaries, pki, options=options) as control_plane:

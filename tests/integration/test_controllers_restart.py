@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builders.inference import inference_body
-from builders.waiting import wait_until
+from builders.waiting import at_rest, wait_until
 from fixtures.allocated import SLICES, Allocated
 from fixtures.control_plane import Kubectl, a_namespace
 from fixtures.pools import Pools
@@ -123,15 +123,8 @@ def test_a_decision_is_carried_on_by_the_next_leader(succession: Succession, kub
 
 def quiet(kubectl: Kubectl, namespace: str) -> Mapping[str, str]:
     """Versions of the objects once all have a status and nothing moves any more."""
-    seen: list[Mapping[str, str]] = []
-
-    def still() -> bool:
-        seen.append(resource_versions(kubectl, namespace))
-        return len(seen) >= 4 and all(one == seen[-1] for one in seen[-4:])
-
     wait_until(lambda: all_told(kubectl, namespace), what="all have a status", timeout_s=60.0)
-    wait_until(still, what="nothing moves any more", timeout_s=60.0)
-    return seen[-1]
+    return at_rest(lambda: resource_versions(kubectl, namespace), what="what was made for the Inferences")
 
 
 def all_told(kubectl: Kubectl, namespace: str) -> bool:

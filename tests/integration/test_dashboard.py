@@ -20,7 +20,7 @@ import yaml
 
 from builders.inference import inference_body
 from builders.metrics_page import listed, metric, shown
-from builders.waiting import eventually, wait_until
+from builders.waiting import LONGEST_S, eventually, wait_until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.auth_proxy import an_authenticating_proxy
 from fixtures.control_plane import Kubectl, may
@@ -376,7 +376,9 @@ def own_dashboard(
             entrance = said[1].strip()
             assert entrance.startswith("http://127.0.0.1:"), (said, errors.read_text())
             root = entrance.partition("/enter")[0]
-            with httpx.Client(follow_redirects=True, timeout=10, trust_env=False, base_url=root) as browser:
+            with httpx.Client(
+                follow_redirects=True, timeout=LONGEST_S, trust_env=False, base_url=root
+            ) as browser:
                 yield browser, entrance, errors
         finally:
             process.send_signal(end)  # or a failed test would wait for its end

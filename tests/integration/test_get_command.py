@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import IO, Any
 import pytest
 
 from builders.inference import inference_body
+from builders.waiting import LIMIT_S, LONGEST_S, Patience
 from fixtures.command_line import CommandLine
 from fixtures.control_plane import Kubectl
 
@@ -85,7 +85,7 @@ def test_objects_are_listed_and_chosen_and_who_may_see_none_is_told_so(
 
 
 class Followed:
-    """What a process writes, a part at a time, with a deadline."""
+    """What a process writes, a part at a time."""
 
     def __init__(self, process: subprocess.Popen[bytes], stream: IO[bytes] | int) -> None:
         self.process = process
@@ -93,13 +93,12 @@ class Followed:
         self._decoder = getincrementaldecoder("utf-8")()
         self.text = ""
 
-    def until(self, pattern: str, timeout_s: float = 30.0) -> str:
+    def until(self, pattern: str) -> str:
         """Reads until there is a match; all that came."""
-        ends = time.monotonic() + timeout_s
+        patience = Patience(LIMIT_S)
         while not re.search(pattern, self.text, re.DOTALL):
-            left = ends - time.monotonic()
-            assert left > 0, f"no {pattern} in {self.text}"
-            if select.select([self._stream], [], [], left)[0]:
+            assert not patience.is_over(), f"not within {LIMIT_S:g} s: {pattern} in {self.text}"
+            if select.select([self._stream], [], [], 0.1)[0]:
                 try:
                     part = os.read(self._stream, 65_536)
                 except OSError:  # a terminal whose other side has ended
@@ -142,7 +141,7 @@ def test_json_of_a_watch_is_one_document_a_line(models: Models, kubeconfig: Path
         models.kubectl("delete", "inference", "cvr", "-n", models.namespace)
         seen.until("Deleted.*\n")
         seen.process.send_signal(signal.SIGINT)
-        assert seen.process.wait(15) == 130
+        assert seen.process.wait(LONGEST_S) == 130
         told = [json.loads(line) for line in seen.lines()]
     assert [(each["type"], each["object"]["name"]) for each in told] == [
         ("Added", "ctr"),
@@ -169,7 +168,7 @@ def test_a_status_is_shown_again_once_it_has_changed(models: Models, kubeconfig:
         models.apply("ctr", replicas=3)
         seen.until("}\n.*}\n")
         seen.process.send_signal(signal.SIGINT)
-        assert seen.process.wait(15) == 130
+        assert seen.process.wait(LONGEST_S) == 130
         first, second = (json.loads(line) for line in seen.lines()[:2])
     assert first["object"]["name"] == second["object"]["name"] == f"{models.namespace}/ctr"
     assert first != second

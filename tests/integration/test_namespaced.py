@@ -173,7 +173,7 @@ def test_neither_asks_for_what_it_may_not_see(two: Two) -> None:
     for running in two.running.values():
         log = running.log.read_text()
         assert "forbidden" not in log.lower()
-        assert running.answers("/readyz")
+        wait_until(partial(running.answers, "/readyz"), what="it is ready")
 
 
 @pytest.mark.parametrize("process", ["xds", "web"])

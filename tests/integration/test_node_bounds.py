@@ -12,7 +12,7 @@ import yaml
 
 from builders.waiting import wait_until
 from faults.installation import PLUGIN, policies
-from fixtures.control_plane import Kubectl
+from fixtures.control_plane import Kubectl, wait_for_account
 from tidegate_localcluster.supplies import find_source_root
 
 CONTROLLERS = "system:serviceaccount:tidegate-system:tidegate-controllers"
@@ -107,6 +107,7 @@ def test_our_taint_has_no_other_value_and_keeps_no_running_pod(
 @pytest.mark.usefixtures("node")
 def test_only_pods_of_the_mps_daemon_may_be_deleted(kubectl: Kubectl, file_namespace: str) -> None:
     kubectl.run("create", "namespace", PLUGIN)
+    wait_for_account(kubectl, PLUGIN)
 
     def deleted(name: str, where: str, labels: dict[str, str], owner: dict[str, object] | None = None) -> str:
         metadata = {"name": name, "labels": labels, **({"ownerReferences": [owner]} if owner else {})}

@@ -127,7 +127,10 @@ def test_a_decision_leads_to_its_pods_and_to_the_gateways(
     assert (given.attributes["tidegate.inference"], given.attributes["tidegate.replicas"]) == (inference, 3)
     assert given.service == "tidegate-controllers"
     come(receiver, "reconcile", tidegate__object=inference, tidegate__decision=decision)
-    assert metric(controllers.metrics(), "tidegate_spans_exported_total") > 0
+    # The spans come before they are counted.
+    wait_until(
+        lambda: metric(controllers.metrics(), "tidegate_spans_exported_total") > 0, what="they are counted"
+    )
 
     ports = xds_ports()
     with (

@@ -4,7 +4,9 @@ import json
 import os
 import re
 import subprocess
+import threading
 import time
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,15 +117,21 @@ class Kubectl:
             with subprocess.Popen(
                 command, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             ) as process:
+                reader: threading.Thread | None = None
                 try:
                     assert process.stdout is not None  # noqa: S101  PIPE above; narrows for the type checkers
                     line = process.stdout.readline()
                     match = FORWARDING.search(line)
                     if match is not None:
+                        # kubectl writes a line for each connection, and stops when nobody reads them.
+                        reader = threading.Thread(target=deque[str], args=(process.stdout, 0), daemon=True)
+                        reader.start()
                         yield match[1]
                         return
                 finally:
                     process.terminate()
+                    if reader is not None:
+                        reader.join()
             if POD_NOT_FOUND not in line or time.monotonic() > deadline:
                 raise CommandError(f"{' '.join(command)} said: {line.strip() or 'nothing'}")
             time.sleep(POLL_INTERVAL_S)
