@@ -12,7 +12,7 @@ import pytest
 
 from builders.certificates import Authority
 from builders.desired import a_desired_state
-from builders.waiting import wait_until
+from builders.waiting import LONGEST_S, wait_until
 from fixtures.agent import AgentAlone
 from tidegate_dataplane.contract import AgentPhase
 
@@ -102,7 +102,7 @@ def test_a_session_from_before_is_no_way_around_a_new_authority(agent: AgentAlon
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(agent.issue("tidegate-controllers"))
     address = ("127.0.0.1", agent.port("control_listening", "port"))
-    with context.wrap_socket(socket.create_connection(address, timeout=10)) as connection:
+    with context.wrap_socket(socket.create_connection(address, timeout=LONGEST_S)) as connection:
         connection.sendall(b"GET /v1/report HTTP/1.1\r\nHost: a\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
         # Tickets come with the answer; with none there is nothing to go on with.

@@ -92,7 +92,7 @@ async def put(endpoint: str, name: str, content: bytes) -> None:
 
 def source(endpoint: str, uri: ArtefactUri) -> ObjectSource:
     secret = SecretCredentials("models", {"GOOGLE_BASE_URL": endpoint})
-    return ObjectSource(uri, secret, allow_loopback=True, stall_timeout_s=5.0)
+    return ObjectSource(uri, secret, allow_loopback=True)
 
 
 async def fetched(endpoint: str, folder: Path, uri: str, **order: object) -> ArtefactFacts:

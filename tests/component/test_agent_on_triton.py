@@ -148,11 +148,15 @@ def test_a_version_that_ends_the_server_twice_is_given_up_and_another_serves(mod
 
 @pytest.mark.produces(FailureReason.LOAD_TIMED_OUT)
 def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod) -> None:
-    model_pod.settings["TIDEGATE_AGENT_LOAD_TIMEOUT_S"] = "12"
     publish(model_pod.artefact, 1)
     model_pod.start_agent(model_pod.order())
     model_pod.triton.start()
     model_pod.wait_for("version 1 serves", serves_version(1))
+    # Only now: a busy machine may take longer for the first load.
+    model_pod.kill_agent()
+    model_pod.settings["TIDEGATE_AGENT_LOAD_TIMEOUT_S"] = "12"
+    model_pod.start_agent()
+    model_pod.wait_for("version 1 still serves", serves_version(1))
     publish_python(model_pod.models / "stuck", initialize="import time; time.sleep(100)")
     with load_on(model_pod.triton.grpc, model_pod.model, threads=1, pause_s=0.02) as load:
         model_pod.put(
@@ -264,8 +268,10 @@ def test_another_artefact_under_the_same_version_is_loaded_in_place_or_put_back(
     (other / "7").rename(other / "1")
     moved = serving_pod.order(uri=f"file://{other}")
     with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as load:
+        load.wait_for("1", 1)
         serving_pod.put(moved)
         serving_pod.wait_for("the other artefact serves", serves_version(1))
+        load.wait_for("7", 1)
         publish_unloadable(serving_pod.models / "bad", 1)
         serving_pod.put(serving_pod.order(uri=f"file://{serving_pod.models}/bad"))
         serving_pod.wait_for("the bad one is refused", failed)

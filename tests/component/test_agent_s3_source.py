@@ -14,6 +14,7 @@ import pytest
 
 from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, with_external_data
+from builders.waiting import LIMIT_S
 from fixtures.object_store import CREDENTIALS, put_object
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
@@ -46,17 +47,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "staging"
 
 
-def object_source(uri: ArtefactUri) -> ObjectSource:
+def object_source(uri: ArtefactUri, stall_timeout_s: float = LIMIT_S) -> ObjectSource:
     return ObjectSource(
-        uri, SecretCredentials(environment=os.environ), allow_loopback=True, stall_timeout_s=5.0
+        uri,
+        SecretCredentials(environment=os.environ),
+        allow_loopback=True,
+        stall_timeout_s=stall_timeout_s,
     )
 
 
-def open_source(uri: ArtefactUri, _: DesiredState) -> ArtefactSource:
-    return object_source(uri)
+async def fetched(folder: Path, uri: str, stall_timeout_s: float = LIMIT_S, **order: object) -> ArtefactFacts:
+    def open_source(parsed: ArtefactUri, _: DesiredState) -> ArtefactSource:
+        return object_source(parsed, stall_timeout_s)
 
-
-async def fetched(folder: Path, uri: str, **order: object) -> ArtefactFacts:
     return await fetch_artefact(
         a_desired_state(uri=uri, **order),
         folder,
@@ -100,7 +103,7 @@ async def test_an_unreachable_store_may_pass(folder: Path, monkeypatch: pytest.M
         monkeypatch.setenv(name, value)
 
     with pytest.raises(ArtefactError) as raised:
-        await fetched(folder, "s3://models/ctr")
+        await fetched(folder, "s3://models/ctr", stall_timeout_s=5.0)
 
     assert raised.value.refusal.reason is FailureReason.FETCH_FAILED
 

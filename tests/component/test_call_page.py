@@ -80,8 +80,9 @@ async def test_the_errors_on_the_page_are_those_of_a_gateway(gateway: Gateway) -
     await client.infer(metadata=_header("limited"))
     answers.append(await _refusal(client, "limited"))
     model.open.clear()
-    answers.append(await _refusal(client, "slow"))
     answers.append(await _refuse_third_request(client, model))
+    model.open.clear()
+    answers.append(await _refusal(client, "slow"))
 
     assert [_row_of(answer) for answer in answers] == [
         ("404", "NOT_FOUND", "No ModelAccess or FeatureCompute has this name: …"),
@@ -89,8 +90,8 @@ async def test_the_errors_on_the_page_are_those_of_a_gateway(gateway: Gateway) -
         ("503", "UNAVAILABLE", "ModelAccess ads/ctr: no target of route default has a ready endpoint; …"),
         ("404", "UNIMPLEMENTED", "This gateway passes inference, health and metadata only: …"),
         ("429", "RESOURCE_EXHAUSTED", "local_rate_limited"),
-        ("504", "DEADLINE_EXCEEDED", "upstream request timeout"),
         ("503", "RESOURCE_EXHAUSTED", "upstream connect error … reset reason: overflow"),
+        ("504", "DEADLINE_EXCEEDED", "upstream request timeout"),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from aiohttp import web
 from typer.testing import CliRunner
 
 from builders.loopback import kubeconfig_of, on_loopback
+from builders.waiting import eventually
 from tidegate.cli.options import ExitStatus
 from tidegate.main import app
 
@@ -73,11 +75,17 @@ async def test_a_user_is_impersonated_with_groups(tmp_path: Path) -> None:
 
 
 async def test_a_silent_api_server_is_given_up_after_the_request_timeout(tmp_path: Path) -> None:
-    for arguments in (("calibrate", "ads/ctr"), ("get", "-A")):
+    async def ask(*arguments: str) -> list[str]:
+        """The paths that were asked for: none where a busy machine did not come to it in the time."""
         _, complaint, paths = await run_command(
             tmp_path, *arguments, "--request-timeout", "50ms", silent=True
         )
-        assert (len(paths), "did not answer" in complaint) == (1, True), complaint
+        assert "did not answer" in complaint
+        return paths
+
+    for arguments in (("calibrate", "ads/ctr"), ("get", "-A")):
+        paths = await eventually(partial(ask, *arguments), f"{arguments} asks in time")
+        assert len(paths) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidegate_localcluster.binaries import Binaries
+from tidegate_localcluster.ports import ReservedPort
 
 WITHIN_S = 10.0
 
@@ -69,10 +70,13 @@ def test_bytes_and_half_closes_pass_both_ways(program: Path, target: socket.sock
     serving.join(WITHIN_S)
 
 
-def test_a_client_of_a_dead_target_is_reset(program: Path, target: socket.socket) -> None:
-    nobody: int = target.getsockname()[1]
-    target.close()
-    with forwarding(program, nobody) as port, connect(port) as client, pytest.raises(ConnectionResetError):
+def test_a_client_of_a_dead_target_is_reset(program: Path) -> None:
+    with (
+        ReservedPort("127.0.0.1") as nobody,
+        forwarding(program, nobody.number) as port,
+        connect(port) as client,
+        pytest.raises(ConnectionResetError),
+    ):
         client.recv(1)
 
 

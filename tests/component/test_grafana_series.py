@@ -14,6 +14,7 @@ from aiohttp import web
 from builders.loopback import on_loopback
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
+from builders.waiting import eventually
 from fixtures.envoy import Gateway, Load, backend_of
 from fixtures.grafana import documents, every_query, series, without_series
 from fixtures.prometheus import RunningPrometheus
@@ -183,9 +184,13 @@ async def test_every_query_of_every_panel_has_series(gateway: Gateway, prometheu
         asked = every_query()
         assert len(asked) > 100
         missing = await asyncio.to_thread(without_series, prometheus.url, asked, 90, **SOON)
-        chosen = await asyncio.to_thread(series, prometheus.url, NAMESPACE.query)
+
+        async def all_are_offered() -> bool:
+            chosen = await asyncio.to_thread(series, prometheus.url, NAMESPACE.query)
+            return {each["metric"]["namespace"] for each in chosen} == {"ads", "shop"}
+
+        # Whatever a Prometheus calls our label.
+        await eventually(all_are_offered, "visitors can choose both namespaces")
         for query in queries_of_variables():
             await asyncio.to_thread(series, prometheus.url, query)
     assert [each.name for each in missing] == []
-    # Whatever a Prometheus calls our label.
-    assert {each["metric"]["namespace"] for each in chosen} == {"ads", "shop"}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from fixtures.chart import CHART
+from tidegate_localcluster.ports import ReservedPort
 
 SCRIPT = (CHART / "files" / "test-ready.py").read_text()
 
@@ -55,8 +56,8 @@ def test_who_is_never_ready_is_named_with_the_last_answer() -> None:
 
 
 def test_who_does_not_answer_is_named_too() -> None:
-    with server(200) as gone:
-        pass
-    done = asked(0, gone)
+    with ReservedPort("127.0.0.1") as nobody:
+        gone = f"http://127.0.0.1:{nobody.number}/readyz"
+        done = asked(0, gone)
     assert done.returncode == 1
     assert gone in done.stderr

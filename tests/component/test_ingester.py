@@ -231,12 +231,12 @@ def test_an_empty_stream_is_read_to_its_end(source: StreamOfClicks, tmp_path: Pa
 
 
 def test_a_clock_that_is_ahead_makes_nobody_else_late_and_replicas_decide_alike(tmp_path: Path) -> None:
-    now = int(time.time() * 1000)
-    times = [now + 2 * HOUR, now + 59_000, *(now - 50_000 + number for number in range(50))]
-    events = [Click(1, moment, number, 1, 1.0, "home") for number, moment in enumerate(times)]
     with a_nats(tmp_path / "nats") as server:
         server.make_stream("CLICKS", "clicks")
         source = ClicksOnNats(server)
+        now = int(time.time() * 1000)  # what takes long before it would make some of them late
+        times = [now + 2 * HOUR, now + 59_000, *(now - 50_000 + number for number in range(50))]
+        events = [Click(1, moment, number, 1, 1.0, "home") for number, moment in enumerate(times)]
         source.publish(encode(events))
         with an_ingester(tmp_path / "pod", a_click_plan(source.stream)) as ingester:
             report = ingester.wait_for(

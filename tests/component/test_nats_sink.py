@@ -12,7 +12,8 @@ import pytest
 from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy
 
-from fixtures.nats import SUBJECT, RunningNats, a_nats
+from builders.waiting import LONGEST_S
+from fixtures.nats import SUBJECT, RunningNats, a_nats, let_nats_stall
 from tidegate_dataplane.agent.artefacts.credentials import read_credentials
 from tidegate_dataplane.agent.samples.buffer import BufferedRecord
 from tidegate_dataplane.agent.samples.lines import SampleOrigin
@@ -33,6 +34,11 @@ authorization {{
   ]
 }}
 """
+
+
+@pytest.fixture(autouse=True)
+def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_nats_stall(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +158,7 @@ async def test_an_answer_that_is_no_acknowledgement_is_refused_and_says_where_it
     async def answer(message: Msg) -> None:
         await message.respond(words)
 
-    someone = await nats.connect(server.url, **server.user)
+    someone = await nats.connect(server.url, connect_timeout=int(LONGEST_S), **server.user)
     records = [a_record("one"), a_record("two")]
     try:
         await someone.subscribe("samples.else", cb=answer)

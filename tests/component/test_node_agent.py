@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
 
 from builders.waiting import wait_until
 from fixtures.mps import SERVER, AskedAgent
-from tidegate_dataplane.contract.sharing import DaemonState, ServerStatus
+from tidegate_dataplane.contract.sharing import DaemonState, NodeReport, ServerStatus
 
 POD = "0b1c2d3e-1111-2222-3333-444455556666"
 
@@ -125,19 +124,12 @@ def test_agent_waits_while_nothing_changes(agent: AskedAgent) -> None:
 def test_agent_that_ends_answers_the_clients_that_wait(tmp_path: Path) -> None:
     with AskedAgent.running(tmp_path) as agent, ThreadPoolExecutor(1) as pool:
         known = agent.ask().revision
-        waiting = pool.submit(agent.ask, known, 30)
-        # The call waits once the second connection of this process is open.
-        wait_until(lambda: _connections(agent) > 0, what="a call is open", timeout_s=30)
-        time.sleep(1)  # its handshake, and the request itself
+        connection = agent.begin_asking(known, 30)
+        waiting = pool.submit(lambda: connection.getresponse().read())
         agent.stop()
         wait_until(waiting.done, what="the call ends before its time is over", timeout_s=15)
-        assert waiting.result().revision == known
-
-
-def _connections(agent: AskedAgent) -> int:
-    assert agent.process is not None
-    connections = psutil.Process(agent.process.pid).net_connections("tcp")
-    return sum(connection.status == psutil.CONN_ESTABLISHED for connection in connections)
+        assert NodeReport.model_validate_json(waiting.result()).revision == known
+        connection.close()
 
 
 def test_only_the_controllers_get_a_report(agent: AskedAgent) -> None:

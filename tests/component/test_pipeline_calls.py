@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from builders.waiting import wait_until
 from tidegate_dataplane.contract import (
     DEFAULTED,
     CandidateCut,
@@ -106,18 +107,18 @@ def serving() -> Iterator[Callable[[Callable[[int], bytes | None]], Server]]:
         yield start
 
 
-def asked(worker: CallWorker) -> object:
+def asked(worker: CallWorker, clock: Callable[[], float] = time.monotonic) -> object:
     """The outcome of one request: its values, or the kind of failure and the words."""
-    run_calls([(worker, RequestBatch([ROWS]))])
+    run_calls([(worker, RequestBatch([ROWS]))], clock=clock)
     (outcome,) = worker.outcomes
     return (outcome.kind, str(outcome)) if isinstance(outcome, CallError) else outcome["y"].ravel().tolist()
 
 
-def a_worker(address: str, timeout_ms: int = 5000) -> CallWorker:
+def a_worker(address: str, timeout_ms: int = 5000, clock: Callable[[], float] = time.monotonic) -> CallWorker:
     call = ModelCall(
         title="Inference m", headers={}, model="m", inputs=(X,), outputs=(Y,), timeout_us=timeout_ms * 1000
     )
-    return CallWorker(address, call)
+    return CallWorker(address, call, clock)
 
 
 Serving = Callable[[Callable[[int], bytes | None]], Server]
@@ -242,26 +243,33 @@ def test_a_part_that_answers_another_output_fails_alone(serving: Serving) -> Non
 
 def test_slow_features_leave_the_models_what_is_left(serving: Serving) -> None:
     """The features may take as long as the whole: whoever is asked after them has the rest of it, not as much again."""
+    ahead_s = 0.0
 
     def says(number: int) -> bytes | None:
-        server.closed.wait(2 if number == 1 else 30)
+        """Half a minute passes with each request; only the first is answered."""
+        nonlocal ahead_s
+        ahead_s += 30.0
+        if number > 1:
+            server.closed.wait(30)
         return answered()
 
     server = serving(says)
-    features = a_part("features", timeout_ms=4_000).call
+    features = a_part("features", timeout_ms=60_000).call
     features = features.model_copy(update={"inputs": (Y,), "outputs": (Y,)})
     models = (
-        a_part("slow", timeout_ms=4_000, default="0.5"),
+        a_part("slow", timeout_ms=60_000, default="0.5"),
         a_part("quick", timeout_ms=100, default="0.5"),
     )
     said: list[str] = []
-    pipeline = a_pipeline(server.address, *models, features=features, said=said)
+    pipeline = a_pipeline(
+        server.address, *models, features=features, said=said, clock=lambda: time.monotonic() + ahead_s
+    )
     (answer,) = pipeline.answer_requests([{**ROWS, "y": ROWS["x"]}])
 
     (left,) = [
         line.partition("no answer within ")[2] for line in said if line.startswith("part slow: timed out")
     ]
-    assert float(left.removesuffix(" ms")) <= 2_000
+    assert float(left.removesuffix(" ms")) <= 30_000
     assert not isinstance(answer, CallError), answer
     assert answer[DEFAULTED].ravel().tolist() == [b"slow,quick"] * 2
     pipeline.close()
@@ -312,13 +320,19 @@ def test_the_deadline_ends_it_and_the_next_call_is_answered(serving: Serving, tr
             server.closed.wait(20)
         return answered()
 
+    stopped_s: float | None = None
+
+    def clock() -> float:
+        return time.monotonic() if stopped_s is None else stopped_s
+
     server = serving(says)
     server.trickles = trickles
     patience_ms = 2000
-    worker = a_worker(server.address, timeout_ms=patience_ms)
-    assert asked(worker) == (FailureKind.TIMED_OUT, f"no answer within {patience_ms} ms")
+    worker = a_worker(server.address, patience_ms, clock)
+    assert asked(worker, clock) == (FailureKind.TIMED_OUT, f"no answer within {patience_ms} ms")
     server.trickles = False
-    assert asked(worker) == [5.0, 6.0]
+    stopped_s = time.monotonic()  # what a busy machine takes does not count
+    assert asked(worker, clock) == [5.0, 6.0]
     worker.close()
 
 
@@ -430,7 +444,8 @@ def test_a_name_that_is_not_found_in_time_costs_no_more_than_the_deadline(
     worker = a_worker(f"gateway:{address[1]}", timeout_ms=500)
     assert asked(worker) == (FailureKind.TIMED_OUT, "no answer within 500 ms")
     found.set()
-    assert asked(worker) == [5.0, 6.0]
+    # The thread that looks it up may take longer than the deadline on a busy machine.
+    wait_until(lambda: asked(worker) == [5.0, 6.0], what="it is answered once the name is found")
     worker.close()
 
 

@@ -32,7 +32,7 @@ from tidegate_dataplane.contract import DEFAULTED, RunnerEnd
 pytestmark = [pytest.mark.triton, pytest.mark.asyncio(loop_scope="module")]
 
 CTR, CVR, GMV = (SlowModel(name, factor) for name, factor in (("ctr", 2), ("cvr", 3), ("gmv", 5)))
-LATE = SlowModel("late", 7, delay_ms=400)
+LATE = SlowModel("late", 7, delay_ms=10_000)
 CALM = SlowModel("calm", 11, delay_ms=1)
 USERS = SlowModel("users", 0.5, delay_ms=1, given="user_id", given_type="INT64", gives="x")
 OPTIONAL = {"optional": True, "timeout": "5s", "default": "0.25"}
@@ -100,23 +100,28 @@ async def test_three_models_answer_in_the_time_of_one(rig: Rig) -> None:
 
 
 async def test_sixty_four_requests_at_once_are_few_calls_of_each_model(rig: Rig) -> None:
-    before = await rig.asked()
-    answers = await asyncio.gather(*(rig.infer([float(place), 1.0]) for place in range(64)))
+    calls: dict[str, int] = {}
 
-    for place, answer in enumerate(answers):
-        expected = {"pctr": [2.0 * place, 2.0], "pcvr": [3.0 * place, 3.0], "pgmv": [5.0 * place, 5.0]}
-        assert values(answer) == expected
+    async def are_few() -> bool:
+        before = await rig.asked()
+        answers = await asyncio.gather(*(rig.infer([float(place), 1.0]) for place in range(64)))
 
-    async def counted() -> bool:
-        # Triton answers first and counts afterwards.
+        for place, answer in enumerate(answers):
+            expected = {"pctr": [2.0 * place, 2.0], "pcvr": [3.0 * place, 3.0], "pgmv": [5.0 * place, 5.0]}
+            assert values(answer) == expected
+
+        async def counted() -> bool:
+            # Triton answers first and counts afterwards.
+            after = await rig.asked()
+            return all(after[name] > before[name] for name in ("ctr", "cvr", "gmv"))
+
+        await eventually(counted, "Triton has counted the calls")
         after = await rig.asked()
-        return all(after[name] > before[name] for name in ("ctr", "cvr", "gmv"))
+        calls.update({name: after[name] - before[name] for name in ("ctr", "cvr", "gmv")})
+        return all(1 <= count <= 16 for count in calls.values())
 
-    await eventually(counted, "Triton has counted the calls")
-    after = await rig.asked()
-    calls = {name: after[name] - before[name] for name in ("ctr", "cvr", "gmv")}
-    # Whoever is free takes all that wait: with a machine that falls behind in sending them, that is more often.
-    assert all(1 <= count <= 16 for count in calls.values()), calls
+    # Whoever is free takes all that wait: where a busy machine falls behind in sending them, that is more often.
+    await eventually(are_few, "of each model at most 16 calls", evidence=lambda: calls)
 
 
 async def test_an_input_that_a_model_refuses_costs_nobody_else_the_answer(rig: Rig) -> None:
@@ -328,8 +333,13 @@ async def test_features_first_and_what_is_late_or_shed_is_left_out(rig: Rig) -> 
         answer = await rig.infer([2, 4], name="user_id", dtype="INT64")
         assert marks(answer) == {b"slow"}, rig.pod.logs()
         assert values(answer) == {"some": [2.0, 4.0], "slow": [-1.0, -1.0], "pgmv": [5.0, 10.0]}
-    said = rig.pod.triton.log.read_text()
-    assert "pipeline scene: part slow: timed out: no answer within 100 ms" in said
+    said = "pipeline scene: part slow: timed out: no answer within 100 ms"
+    await eventually(lambda: said in rig.pod.triton.log.read_text(), f"the log says: {said}")
+
+    async def are_counted() -> bool:
+        return (await rig.asked())["users"] - before["users"] >= 16
+
+    await eventually(are_counted, "Triton has counted the calls")
     # A call of each for every request: those of `either` go by its weights.
     assert (await rig.asked())["users"] - before["users"] == 16
     shares = await rig.gateway.envoy.stat(stable) - before_stable, await rig.gateway.envoy.stat(canary)

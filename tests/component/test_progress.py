@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tidegate_localcluster import progress
 from tidegate_localcluster.progress import run_with_progress
+
+WAITS = 'for _ in $(seq 1200); do [ -e "$0" ] && break; sleep 0.05; done'
+"""Until somebody has heard of it, which is a minute at most: then the test fails by what was said."""
 
 
 @pytest.fixture(autouse=True)
@@ -15,12 +19,19 @@ def _reported_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "REPORT_EVERY_S", 0.05)
 
 
-def test_a_command_that_says_nothing_for_long_is_waited_for() -> None:
+def test_a_command_that_says_nothing_for_long_is_waited_for(tmp_path: Path) -> None:
     said: list[str] = []
+    heard = tmp_path / "heard"
+
+    def hear(text: str) -> None:
+        said.append(text)
+        if len(said) > 1:
+            heard.touch()
+
     lines = run_with_progress(
-        ["/bin/sh", "-c", "sleep 2; echo step 1"],
+        ["/bin/sh", "-c", f"{WAITS}; echo step 1", heard],
         task="training",
-        progress=said.append,
+        progress=hear,
         describe=lambda lines: lines[-1].upper(),
     )
 
@@ -28,13 +39,18 @@ def test_a_command_that_says_nothing_for_long_is_waited_for() -> None:
     assert re.fullmatch(r"training: \d+ s", said[1])
 
 
-def test_what_it_says_is_described() -> None:
-    said: list[str] = []
+def test_what_it_says_is_described(tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+
+    def hear(text: str) -> None:
+        if re.fullmatch(r"training: \d+ s STEP 1", text):
+            heard.touch()
+
     run_with_progress(
-        ["/bin/sh", "-c", "echo step 1; sleep 2"],
+        ["/bin/sh", "-c", f"echo step 1; {WAITS}", heard],
         task="training",
-        progress=said.append,
+        progress=hear,
         describe=lambda lines: lines[-1].upper(),
     )
 
-    assert any(re.fullmatch(r"training: \d+ s STEP 1", each) for each in said)
+    assert heard.exists()

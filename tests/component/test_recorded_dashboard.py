@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from builders.pictured_fleet import ACCESS, NAMESPACE, PICTURED, POOL
-from builders.waiting import wait_until
+from builders.waiting import eventually, wait_until
 
 
 @pytest.fixture
@@ -48,9 +49,14 @@ async def test_a_recorded_fleet_is_shown_with_its_charts_and_nothing_can_be_chan
 ) -> None:
     overview = (await browser.get("/")).text
     assert "realtime: 15 slices" in overview
-    rows = (await browser.get("/api/v1/rows/inferences?size=100")).json()["items"]
+    rows: list[dict[str, Any]] = []
+
+    async def traffic_is_shown() -> bool:
+        rows[:] = (await browser.get("/api/v1/rows/inferences?size=100")).json()["items"]
+        return any(float(row["requestsPerSecond"] or 0) > 80 for row in rows if row["name"] == PICTURED)
+
+    await eventually(traffic_is_shown, f"the traffic of {PICTURED} is read", evidence=lambda: rows[:1])
     assert len(rows) == 24
-    assert any(float(row["requestsPerSecond"] or 0) > 80 for row in rows if row["name"] == PICTURED), rows[0]
     inference = (await browser.get(f"/inferences/{NAMESPACE}/{PICTURED}?window=15m")).text
     assert "<svg" in inference
     access = (await browser.get(f"/modelaccesses/{NAMESPACE}/{ACCESS}")).text

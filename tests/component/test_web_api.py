@@ -13,6 +13,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from builders.waiting import LONGEST_S
 from fixtures.app_server import served
 from fixtures.dashboard import Dashboard, a_dashboard
 from tidegate.web.app import create_app
@@ -47,10 +48,10 @@ def api() -> Iterator[Served]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(LONGEST_S)
     yield found[0]
     ended.set()
-    thread.join(20)
+    thread.join(LONGEST_S)
     assert not thread.is_alive()
 
 

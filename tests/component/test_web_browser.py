@@ -148,6 +148,8 @@ async def test_a_change_while_nothing_could_be_heard_is_seen_afterwards(
         await route.abort()
 
     await page.route("**/api/v1/events**", refuse)
+    # One that was begun before it has ended by then.
+    await eventually(lambda: len(refused) > 0, what="the page tries to listen")
     await eventually(lambda: dashboard.parts.changes.subscriber_count == 0, what="the stream has ended")
     await page.get_by_text("Not live").wait_for()
     change(dashboard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from builders.release import ERRORS, a_release, released
+from builders.waiting import eventually
 from fixtures.app_server import served
 from fixtures.browser import Visitor, connected, visiting
 from fixtures.dashboard import TOKEN, Dashboard, a_dashboard
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # the loop of the one connection to the browser
+TOGETHER_S = 1.5
+"""After which a key no longer belongs to the one before."""
 FOCUSED = """() => {
   const element = document.activeElement;
   return (element.getAttribute("aria-label") || element.labels?.[0]?.innerText || element.innerText || "").trim();
@@ -98,8 +102,14 @@ async def test_keys_lead_to_pages_rows_and_the_search(shown: Shown, visitor: Vis
     await page.get_by_role("dialog", name="Shortcuts").wait_for()
     await page.keyboard.press("Escape")
     await page.get_by_role("dialog", name="Shortcuts").wait_for(state="hidden")
-    await page.keyboard.press("g")
-    await page.keyboard.press("i")
+
+    async def both_in_time() -> bool:
+        began_s = time.monotonic()
+        await page.keyboard.press("g")
+        await page.keyboard.press("i")
+        return time.monotonic() - began_s < TOGETHER_S
+
+    await eventually(both_in_time, "two keys are pressed one soon after the other")
     await page.wait_for_url("**/list/inferences")
     for key, name in (("j", "wide"), ("j", "young"), ("k", "wide")):
         await page.keyboard.press(key)

@@ -112,7 +112,7 @@ async def test_a_changed_cluster_serves_at_once(
 async def test_pods_that_leave_finish_what_they_have(gateway: Gateway) -> None:
     leaving, staying = await gateway.upstream("leaving"), await gateway.upstream("staying")
     leaving.delay_s = 0.4
-    access = a_model_access(routes=[a_route(timeout="5s")])
+    access = a_model_access(routes=[a_route()])
     client = await gateway.start(access, backend_of("ctr", leaving))
     in_flight = [asyncio.create_task(client.infer(metadata=CTR)) for _ in range(8)]
 

@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2
 from builders.loopback import on_loopback
 from builders.overlay import overlaid
 from builders.release import ERRORS, a_release, released
+from builders.scenario import require_scenario
 from builders.waiting import eventually
 from fixtures.envoy import Client, Gateway, Load, Upstream, backend_of
 from fixtures.release import ReleaseRun
@@ -195,6 +196,7 @@ async def test_what_clients_give_up_on_is_a_failure(gateway: Gateway, deadline: 
         for _ in range(5):
             with pytest.raises(TimeoutError):
                 await session.post(f"http://{load.client.address}{INFER}", headers=dict(ACCESS), data=b"{}")
+    require_scenario(v4.inferences == 17, "each came to the target before its caller gave up")
 
     async def counted() -> bool:
         stats._read_at = float("-inf")

@@ -157,7 +157,8 @@ class Triton:
             await self._client.load_model(
                 model, headers=self._headers, config=json.dumps(config), client_timeout=timeout_s
             )
-            if await self._client.is_model_ready(model, str(version), client_timeout=RPC_TIMEOUT_S):
+            # A server that stands still for a moment has loaded the version all the same.
+            if await self._client.is_model_ready(model, str(version), client_timeout=timeout_s):
                 return None
             message = await self._find_load_error(model, version)
         except InferenceServerException as error:
