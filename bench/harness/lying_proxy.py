@@ -6,7 +6,7 @@ import asyncio
 import random
 import ssl
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -61,14 +61,20 @@ class LyingProxy:
 
     async def run(self) -> None:
         """Alternate between truth and lies until cancelled."""
+        lies = self._choose_lies()
         while True:
             await asyncio.sleep(self.random.uniform(*HONEST_S))
             if self.lies:
-                self.lie = self.random.choice(list(Lie))
+                self.lie = next(lies)
                 for request in tuple(self.watches):
                     _break_off(request)
                 await asyncio.sleep(self.random.uniform(*LIES_S))
                 self.stop_lying()
+
+    def _choose_lies(self) -> Iterator[Lie]:
+        """Yield all lies in a random order, again and again, so that a minute has each of them."""
+        while True:
+            yield from self.random.sample(list(Lie), len(Lie))
 
     def stop_lying(self) -> None:
         """Stop the current lie, and end the requests that got no answer."""
