@@ -12,7 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, StreamConfig
 
-from builders.waiting import ends_in_time
+from builders.waiting import LONGEST_S, ends_in_time
 from fixtures.nats import RunningNats, a_nats, let_nats_stall
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
@@ -104,7 +104,7 @@ async def test_a_consumer_without_a_subject_will_do_where_the_stream_has_no_othe
 ) -> None:
     async with a_broker(server, tmp_path, subjects=["work.a"], consumer="all") as (broker, client):
         await broker.open()
-        await client.jetstream().publish("work.a", b"1")
+        await client.jetstream(timeout=LONGEST_S).publish("work.a", b"1")
         assert [message.body for message in await taken(broker, 1, at_once=4)] == [b"1"]
 
 
