@@ -208,8 +208,11 @@ class Victim:
         return state
 
     async def _read_resources(self, name: str) -> Any:
-        async with self._session.get(self._contents, params={"name": name}) as answer:
-            return (await answer.json())["resources"] if answer.status == 200 else answer.status
+        try:
+            async with self._session.get(self._contents, params={"name": name}) as answer:
+                return (await answer.json())["resources"] if answer.status == 200 else answer.status
+        except (OSError, aiohttp.ClientError, TimeoutError) as error:
+            return f"no answer: {error!r}"
 
 
 def strip_times(value: Any) -> Any:
@@ -263,12 +266,23 @@ class Oracles:
     verdict: Verdict
     before: Mapping[str, Any]
     behind_since: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
+    unanswered: int = 0
+    """Number of checks that were left out because the API server itself did not answer."""
 
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            await self.check_all()
+            try:
+                await self.check_all()
+            except (RefusedError, OSError, aiohttp.ClientError, TimeoutError):
+                self.unanswered += 1
             await asyncio.sleep(EVERY_S)
+
+    async def wait_followed(self) -> None:
+        """Check generations until all are observed, or there is a violation, such as one that is late."""
+        while self.behind_since and not self.verdict.violations:
+            await asyncio.sleep(EVERY_S)
+            await self._check_generations()
 
     async def check_all(self) -> None:
         """Evaluate each check once."""
@@ -402,6 +416,17 @@ class NeighbourScene:
 
 
 @asynccontextmanager
+async def start_limit(condition: str) -> AsyncGenerator[None]:
+    """Raise NotReadyError when the block, which waits for `condition`, takes longer than a start may."""
+    try:
+        async with asyncio.timeout(CALM_WITHIN_S):
+            yield
+    except TimeoutError as error:
+        message = f"not within {CALM_WITHIN_S:g} s: {condition}"
+        raise NotReadyError(message) from error
+
+
+@asynccontextmanager
 async def start_scene(files: Path, seed: int) -> AsyncGenerator[NeighbourScene]:
     """Start all processes while the block lasts."""
     async with AsyncExitStack() as stack:
@@ -450,9 +475,9 @@ async def start_scene(files: Path, seed: int) -> AsyncGenerator[NeighbourScene]:
             process = stack.enter_context(cluster.run_controllers(environment, name=name, server=server))
             replicas.append(WatchedProcess(process, probe, memory_limit_mib("controllers")))
             if server:
-                async with asyncio.timeout(CALM_WITHIN_S):
+                async with start_limit(f"{name} leads"):
                     await wait_leading(cluster, process)
-        async with asyncio.timeout(CALM_WITHIN_S):
+        async with start_limit(f"{replicas[1].process.name} listens"):
             await wait_listening(replicas[1].process, LOOPBACK, contents)
         snapshots = f"http://{LOOPBACK}:{contents}/v1/snapshots/current"
         yield NeighbourScene(cluster, proxies, replicas, xds_ports, snapshots)
@@ -463,10 +488,11 @@ async def wait_calm(victim: Victim) -> Mapping[str, Any]:
     before: Mapping[str, Any] = {}
     deadline = time.monotonic() + CALM_WITHIN_S
     while time.monotonic() < deadline:
-        state = await victim.read_state()
-        if state == before and not list_unready(state):
-            return state
-        before = state
+        with suppress(TimeoutError):
+            state = await victim.read_state()
+            if state == before and not list_unready(state):
+                return state
+            before = state
         await asyncio.sleep(2 * EVERY_S)
     raise NotReadyError("\n".join((f"not ready after {CALM_WITHIN_S:g} s:", *list_unready(before))))
 
@@ -486,8 +512,9 @@ async def measure_neighbours(files: Path, options: argparse.Namespace) -> dict[s
                 for number in range(1, GATEWAYS)
             ),
         ]
-        await victim.create_objects()
-        await api.create(kinds.COMPUTE_POOL.url_path(), make_pool(HOSTILE))
+        async with start_limit("the victim's objects are there"):
+            await victim.create_objects()
+            await api.create(kinds.COMPUTE_POOL.url_path(), make_pool(HOSTILE))
         oracles = Oracles(api, session, scene.replicas, victim, verdict, await wait_calm(victim))
         verdict.began = time.monotonic()
         for proxy in scene.proxies:
@@ -511,6 +538,7 @@ async def measure_neighbours(files: Path, options: argparse.Namespace) -> dict[s
             proxy.lies = False
             proxy.stop_lying()
         await oracles.check_all()
+        await oracles.wait_followed()
         for task in gateways:
             task.cancel()
         await tenant.delete_cluster_objects()
@@ -524,6 +552,7 @@ async def measure_neighbours(files: Path, options: argparse.Namespace) -> dict[s
             "minutes": options.minutes,
             "violations": verdict.violations,
             "checks": dict(verdict.checks),
+            "unanswered": oracles.unanswered,
             "memory_mib": verdict.memory_mib,
             "event_loop_held": verdict.loop_held,
             "lies_met": dict(lies_told),

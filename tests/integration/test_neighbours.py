@@ -22,7 +22,7 @@ def test_a_hostile_neighbour_and_a_proxy_that_lies_trouble_nobody_else(tmp_path:
     pace = ("--minutes", "1", "--writes-per-s", "5")
     try:
         code = neighbours.main([*pace, "--output", str(output), "--files", str(files)])
-    except (NotReadyError, TimeoutError) as error:
+    except NotReadyError as error:
         message = f"the test has not reached its scenario: all is there, and can be asked: {error!r}"
         raise NotReachedError(message) from error
     found = json.loads(output.read_text())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from tidegate_dataplane.agent import triton
 from tidegate_dataplane.agent.config_text import ModelConfig
 from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
-from tidegate_dataplane.agent.triton import DESCRIBE_EVERY_S, Triton
+from tidegate_dataplane.agent.triton import DESCRIBE_EVERY_S, RPC_TIMEOUT_S, Triton
 
 
 @dataclasses.dataclass
@@ -22,6 +22,8 @@ class PretendedClient:
     digest: str = "first"
     loads_to: str = "second"
     asked: int = 0
+    on_load: Callable[[], object] = lambda: None
+    ready_timeout_s: float = 0.0
 
     async def get_model_repository_index(self, **_: Any) -> Mapping[str, Any]:
         models = [{"name": "m", "version": str(version), "state": "READY"} for version in self.versions]
@@ -36,8 +38,10 @@ class PretendedClient:
 
     async def load_model(self, _: str, **__: Any) -> None:
         self.digest = self.loads_to
+        self.on_load()
 
-    async def is_model_ready(self, *_: Any, **__: Any) -> bool:
+    async def is_model_ready(self, *_: Any, client_timeout: float, **__: Any) -> bool:
+        self.ready_timeout_s = client_timeout
         return True
 
 
@@ -86,6 +90,18 @@ async def test_a_load_of_the_same_version_is_seen_at_once(client: Triton, server
     assert (await client.observe("m")).digests == {"m": "first"}
     assert await client.load_version("m", 1, ModelConfig(name="m"), timeout_s=1) is None
     assert (await client.observe("m")).digests == {"m": "second"}
+
+
+@pytest.mark.parametrize(("load_takes_s", "left_s"), [(40.0, 60.0), (99.0, RPC_TIMEOUT_S)])
+async def test_a_load_and_the_question_whether_it_is_ready_share_one_limit(
+    client: Triton, server: PretendedClient, clock: Clock, load_takes_s: float, left_s: float
+) -> None:
+    def take_time() -> None:
+        clock.now_s = load_takes_s
+
+    server.on_load = take_time
+    assert await client.load_version("m", 1, ModelConfig(name="m"), timeout_s=100.0) is None
+    assert server.ready_timeout_s == left_s
 
 
 async def test_another_set_of_ready_versions_is_described_again(

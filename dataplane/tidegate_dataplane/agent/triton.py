@@ -153,12 +153,14 @@ class Triton:
     async def _load_version(
         self, model: str, version: int, config: ModelConfig, timeout_s: float
     ) -> VersionRefusal | None:
+        deadline_s = self._clock() + timeout_s
         try:
             await self._client.load_model(
                 model, headers=self._headers, config=json.dumps(config), client_timeout=timeout_s
             )
-            # A server that stands still for a moment has loaded the version all the same.
-            if await self._client.is_model_ready(model, str(version), client_timeout=timeout_s):
+            # On a busy node the server may take longer to answer this than an ordinary request.
+            remaining_s = max(deadline_s - self._clock(), RPC_TIMEOUT_S)
+            if await self._client.is_model_ready(model, str(version), client_timeout=remaining_s):
                 return None
             message = await self._find_load_error(model, version)
         except InferenceServerException as error:
