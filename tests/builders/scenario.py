@@ -10,6 +10,11 @@ class NotReachedError(Exception):
     """
 
 
+def not_reached(scenario: str) -> NotReachedError:
+    """Return what to raise where an error shows that the scenario has not come about."""
+    return NotReachedError(f"the test has not reached its scenario: {scenario}")
+
+
 def require_scenario(is_reached: object, scenario: str) -> None:
     """Return if the scenario has come about.
 
@@ -19,4 +24,4 @@ def require_scenario(is_reached: object, scenario: str) -> None:
         NotReachedError: it has not.
     """
     if not is_reached:
-        raise NotReachedError(f"the test has not reached its scenario: {scenario}")
+        raise not_reached(scenario)

@@ -12,13 +12,13 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, StreamConfig
 
-from builders.waiting import LONGEST_S, ends_in_time
+from builders.stream_messages import taken
+from builders.waiting import LONGEST_S
 from fixtures.nats import RunningNats, a_nats, let_nats_stall
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.dead_letters.nats_subject import subjects_overlap
 from tidegate_dataplane.agent.nats_server import NatsServer
-from tidegate_dataplane.agent.nearline.broker import StreamMessage
 from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter, DeadReason
 from tidegate_dataplane.agent.nearline.nats_broker import NatsBroker
 from tidegate_dataplane.contract import StreamOrder
@@ -71,15 +71,6 @@ async def a_broker(
     finally:
         await broker.close()
         await client.close()
-
-
-async def taken(broker: NatsBroker, count: int, *, at_once: int) -> list[StreamMessage]:
-    """Exactly so many messages; a fetch may end before a busy server has answered it."""
-    found: list[StreamMessage] = []
-    async with ends_in_time(f"{count} messages are taken"):
-        while len(found) < count:
-            found += await broker.fetch_messages(at_once)
-    return found
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from builders.scenario import require_scenario
+from builders.stream_messages import taken
 from builders.waiting import LIMIT_S, ends_in_time, wait_until
 from fixtures.kafka import PASSWORD, USER, RunningKafka
 from fixtures.nats import RunningNats, a_nats, let_nats_stall
@@ -112,15 +113,6 @@ def _limit_leaving(monkeypatch: pytest.MonkeyPatch, limit_s: float) -> None:
 @pytest.fixture
 def place(kafka: RunningKafka, nats: RunningNats) -> Place:
     return Place(kafka, nats)
-
-
-async def taken(broker: KafkaBroker, count: int) -> list[StreamMessage]:
-    """Exactly so many messages; the group may take some seconds to agree."""
-    found: list[StreamMessage] = []
-    async with ends_in_time(f"{count} messages are taken"):
-        while len(found) < count:
-            found += await broker.fetch_messages(count - len(found))
-    return found
 
 
 def bodies(messages: list[StreamMessage]) -> list[bytes]:

@@ -11,7 +11,7 @@ from tidegate_localcluster import progress
 from tidegate_localcluster.progress import run_with_progress
 
 WAITS = 'for _ in $(seq 1200); do [ -e "$0" ] && break; sleep 0.05; done'
-"""Until somebody has heard of it, which is a minute at most: then the test fails by what was said."""
+"""Waits for the file $0, about a minute at most."""
 
 
 @pytest.fixture(autouse=True)

@@ -230,7 +230,7 @@ def test_each_sampled_request_is_in_the_stream_once_with_its_features_scores_and
     # Retried by a client: answered again, logged once.
     logging_pod.ask_and_settle(everything[:20], before=200)
     logging_pod.ordered(1.0, version=2)
-    # The runner of a version serves without a word of the agent, where that takes more than a second.
+    # A new runner may begin to serve before the agent has told it the share.
     heard = logging_pod.wait_until_logging()
     logging_pod.ask_and_settle(both, before=220 + heard)
     loads = logging_pod.pod.triton.log.read_text().count("TRITONBACKEND_ModelInstanceInitialize: ctr_")

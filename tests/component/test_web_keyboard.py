@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # the loop of the one connection to the browser
 TOGETHER_S = 1.5
-"""After which a key no longer belongs to the one before."""
+"""After which a key no longer belongs to the one before: the same as in tidegate/web/static/keys.js."""
 FOCUSED = """() => {
   const element = document.activeElement;
   return (element.getAttribute("aria-label") || element.labels?.[0]?.innerText || element.innerText || "").trim();

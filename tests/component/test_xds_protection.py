@@ -163,7 +163,7 @@ async def test_more_waiting_for_a_connection_than_allowed_are_refused_at_once(ga
             nonlocal refused
             seen = await in_flight(client, 10)
             refused += seen["RESOURCE_EXHAUSTED"]
-            # Those that may wait do so in vain: for a moment, after which others of a slow client may.
+            # Two wait and then fail; if the client is slow, others may take their places.
             return seen == Counter({"RESOURCE_EXHAUSTED": 8, "UNAVAILABLE": 2})
 
         await eventually(two_wait, "of ten at once, two wait for a connection")

@@ -21,7 +21,7 @@ GOLD_ROUTE, REST_ROUTE = "access/ads/ctr/gold", "access/ads/ctr/rest"
 INFER = "/v2/models/ctr/infer"
 REFUSED = "refused"
 TTL_S = 5.0
-"""Of shares whose end a test waits for: gateways need not wait as long for it as usual."""
+"""Lifetime of shares in tests that wait for their end; shorter than the default."""
 
 
 def priced(mode: str = "Priced") -> ModelAccess:

@@ -80,5 +80,5 @@ def test_a_model_that_ranks_rows_answers_each_request_alone_and_the_condition_sa
 
     condition = wait_until(alone, "the condition Batched is RequestsAlone", timeout_s=120)
     assert "changes with the other rows" in condition["message"]
-    # Of the only pod, which may have missed a probe under so many requests.
+    # The only pod may have missed a probe under this load.
     space.ready("inference/probe")

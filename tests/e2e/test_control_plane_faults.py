@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from fixtures.audit_log import ACCOUNT
 from fixtures.installed import Installed, Space, a_space
 from tidegate.api.conditions import ConditionType, is_condition_true
 from tidegate.api.reasons import Reason
-from tidegate.planning.pods import find_ready_time
 from tidegate_localcluster.demo.errors import CommandError
 from tidegate_localcluster.demo.helm import NAMESPACE
 
@@ -37,7 +35,7 @@ def test_settled_objects_cost_no_writes_and_an_edit_does(space: Space) -> None:
     """For minutes, and for all namespaces, in bench/idle_writes.py."""
 
     def settled() -> tuple[Mapping[str, str], int] | None:
-        ready = _ready_times(space)
+        ready = space.ready_times("probe")
         at_rest(lambda: _writes(space), what="writes in the namespace")
         before = _versions(space), _writes(space)
         try:
@@ -45,7 +43,7 @@ def test_settled_objects_cost_no_writes_and_an_edit_does(space: Space) -> None:
             stays(lambda: (_versions(space), _writes(space)), "objects and write requests", for_s=31)
         except AssertionError:
             # On a busy machine a pod may miss a probe, and the status counts those that are ready.
-            if _ready_times(space) == ready:
+            if space.ready_times("probe") == ready:
                 raise
             return None
         return before
@@ -54,7 +52,7 @@ def test_settled_objects_cost_no_writes_and_an_edit_does(space: Space) -> None:
         settled,
         "a time in which no pod misses a probe",
         timeout_s=240.0,
-        evidence=lambda: _ready_times(space),
+        evidence=lambda: space.ready_times("probe"),
     )
     # Both measures can move.
     space.patch("inference", "probe", {"replicas": 1})
@@ -205,11 +203,6 @@ def _is_ready(pod: Mapping[str, Any]) -> bool:
 def _restarts(space: Space) -> int:
     pods = space.installed.pods(space.namespace, "tidegate.io/inference=probe")
     return sum(c["restartCount"] for pod in pods for c in pod["status"].get("containerStatuses", ()))
-
-
-def _ready_times(space: Space) -> Mapping[str, datetime | None]:
-    """Since when each pod has been ready without a break, by uid."""
-    return {pod["metadata"]["uid"]: find_ready_time(pod) for pod in space.pods("probe")}
 
 
 def _versions(space: Space) -> dict[str, str]:

@@ -93,10 +93,10 @@ def _pods(space: Space) -> Sequence[Mapping[str, Any]]:
     return space.installed.pods(space.namespace, f"{FEATURE_COMPUTE_LABEL}=live")
 
 
-def _refused(space: Space) -> Sequence[int]:
-    """Refused events of each source that a ready pod has reported."""
+def _counted(space: Space, field: str) -> Sequence[int]:
+    """This count of each source; of none while no pod is ready, as where one misses a probe on a busy machine."""
     marks = space.status("featurecompute", "live").get("watermarks", ())
-    return [mark.get("refusedEvents", 0) for mark in marks]
+    return [mark.get(field, 0) for mark in marks]
 
 
 class _Asker:
@@ -178,9 +178,8 @@ def test_clicks_are_in_the_next_answers_whoever_is_killed(space: Space) -> None:
             _publish(broker, [_click(12), _click(13)])
             wait_until(lambda: asker.ask()["items"] == [13, 12, 11], "a new process reads on")
             assert asker.ask()["shown"] == [13]
-            # There is no watermark while no pod is ready, as where one misses a probe on a busy machine.
             wait_until(
-                lambda: _refused(space) == [1],
+                lambda: _counted(space, "refusedEvents") == [1],
                 "the refused event is counted",
                 evidence=lambda: space.status("featurecompute", "live"),
             )
@@ -218,14 +217,8 @@ def test_a_stream_and_then_dead_letters_that_do_not_exist_are_named_until_they_d
 
         work.nats.make_stream("DEAD", "dead.clicks")
         _publish(work.nats, [{"user_id": USER, "ts": "yesterday"}])
-
-        def dead_letters() -> Sequence[int]:
-            """Of each source; of none while no pod has said anything, as when it misses a probe."""
-            found = space.status("featurecompute", "live").get("watermarks", ())
-            return [mark.get("deadLetters", 0) for mark in found]
-
         wait_until(
-            lambda: dead_letters() == [1],
+            lambda: _counted(space, "deadLetters") == [1],
             "the refused event is a dead letter",
             evidence=lambda: space.status("featurecompute", "live"),
         )

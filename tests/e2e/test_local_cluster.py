@@ -18,8 +18,7 @@ import pytest
 from builders.http_call import call_http, read_page
 from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
-from fixtures.installed import Space
-from tidegate.planning.pods import is_ready
+from fixtures.installed import Space, wait_for_pod
 from tidegate_localcluster.cgroups import CgroupTree
 from tidegate_localcluster.cluster import ClusterOptions, LocalCluster, Supplies, cgroup_name
 from tidegate_localcluster.errors import LocalClusterError
@@ -70,9 +69,10 @@ class Workbench:
         )
 
     def ready(self, name: str) -> None:
-        wait_until(
-            lambda: is_ready(self.get("pod", name)),
-            f"pod {name} is ready",
+        wait_for_pod(
+            self.namespace,
+            name,
+            lambda: self.get("pod", name),
             evidence=lambda: self.get("pod", name)["status"],
         )
 

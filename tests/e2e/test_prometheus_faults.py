@@ -47,7 +47,7 @@ class Metrics:
         for each in (self._pod(), self._service()):
             self.kubectl.apply(json.dumps(each), MONITORING)
         try:
-            self.space.installed.pod_is_ready(MONITORING, "liar")
+            self.space.installed.wait_for_pod(MONITORING, "liar")
             self.space.installed.upgrade(controllers__prometheusUrl=f"http://liar.{MONITORING}:9090")
             yield
         finally:

@@ -168,7 +168,8 @@ def test_a_release_is_judged_by_what_a_pipeline_asks(space: Space) -> None:
         release_is(space, "probe", "RolledBack")
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
     # At most what the first step's fifth brings, by chance a little more; the second one would bring 60 %.
-    chance = max(0.1 * seen.total(), 4 * math.sqrt(0.2 * 0.8 * seen.total()))  # of few requests it has more
+    # With few requests, chance moves the share further.
+    chance = max(0.1 * seen.total(), 4 * math.sqrt(0.2 * 0.8 * seen.total()))
     failed = sum(count for what, count in seen.items() if what not in {"a", "b"})
     assert 0 < failed < 0.2 * seen.total() + chance, seen
     assert space.counted_at_rest("c") == 0

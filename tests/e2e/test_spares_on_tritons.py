@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
-from datetime import datetime
 from typing import Any
 
 from tritonclient.utils import InferenceServerException
@@ -13,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 from builders.waiting import wait_until
 from fixtures.installed import Space
 from fixtures.installed_pool import OwnPool, an_own_pool, paced_load
-from tidegate.planning.pods import find_ready_time, is_ready
+from tidegate.planning.pods import is_ready
 from tidegate_localcluster.demo.load import CheckedLoad
 
 BEARS_PER_S = 8
@@ -60,11 +59,8 @@ class World:
         def counts() -> Mapping[str, float]:
             return {uid: self.pool.count(pod) for uid, pod in self.pods().items()}
 
-        def ready_times() -> Mapping[str, datetime | None]:
-            return {uid: find_ready_time(pod) for uid, pod in self.pods().items()}
-
         def found() -> str | None:
-            ready, before = ready_times(), counts()
+            ready, before = self.space.ready_times("home"), counts()
             for _ in range(QUIET):
                 time.sleep(QUIET_PACE_S)
                 self.space.ask("home")
@@ -74,14 +70,18 @@ class World:
                 evidence=counts,
             )
             ran = {uid: count - before[uid] for uid, count in counts().items() if count != before[uid]}
-            if list(ran.values()) != [QUIET] and ready_times() != ready:
+            if list(ran.values()) != [QUIET] and self.space.ready_times("home") != ready:
                 # On a busy machine a pod may miss a probe: then the other stands in for it.
                 return None
             assert list(ran.values()) == [QUIET], (before, ran)
             [uid] = ran
             return uid
 
-        return wait_until(found, "all are asked while no pod misses a probe", evidence=ready_times)
+        return wait_until(
+            found,
+            "all are asked while no pod misses a probe",
+            evidence=lambda: self.space.ready_times("home"),
+        )
 
     def stands_in(self, spare: str) -> None:
         """Asks until the spare has run a request."""

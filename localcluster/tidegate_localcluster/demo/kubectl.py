@@ -6,11 +6,10 @@ import re
 import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from tidegate_localcluster.demo.errors import CommandError, DemoError
 from tidegate_localcluster.process import wait_until
@@ -124,7 +123,7 @@ class Kubectl:
                     match = FORWARDING.search(line)
                     if match is not None:
                         # kubectl writes a line for each connection, and stops when nobody reads them.
-                        reader = threading.Thread(target=deque[str], args=(process.stdout, 0), daemon=True)
+                        reader = threading.Thread(target=_read_to_end, args=(process.stdout,), daemon=True)
                         reader.start()
                         yield match[1]
                         return
@@ -160,6 +159,11 @@ def is_established(definition: Mapping[str, Any]) -> bool:
     return any(
         (condition["type"], condition["status"]) == ("Established", "True") for condition in conditions
     )
+
+
+def _read_to_end(stream: IO[str]) -> None:
+    for _ in stream:
+        pass
 
 
 def run_command(
