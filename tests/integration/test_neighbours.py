@@ -9,7 +9,7 @@ import neighbours
 import pytest
 from harness.lying_proxy import Lie
 
-from builders.scenario import NotReachedError, require_scenario
+from builders.scenario import not_reached, require_scenario
 from tidegate_localcluster.errors import NotReadyError
 
 pytestmark = pytest.mark.integration
@@ -23,8 +23,7 @@ def test_a_hostile_neighbour_and_a_proxy_that_lies_trouble_nobody_else(tmp_path:
     try:
         code = neighbours.main([*pace, "--output", str(output), "--files", str(files)])
     except NotReadyError as error:
-        message = f"the test has not reached its scenario: all is there, and can be asked: {error!r}"
-        raise NotReachedError(message) from error
+        raise not_reached(f"all is there, and can be asked: {error!r}") from error
     found = json.loads(output.read_text())
     assert found["violations"] == []
     assert code == 0
