@@ -76,7 +76,9 @@ def test_requests_of_all_lengths_share_executions_and_every_answer_is_right(pod:
         )
 
     wait_until(has_counted, what="padded requests are counted")
-    assert count(pod, "executions_total") < sent
+    # Measured, idle and busy: 0.45 to 0.65 executions for each request, and 208 or more that were padded.
+    assert count(pod, "executions_total") < 0.8 * sent
+    assert count(pod, "joined_requests_total", way="padding") >= 50
     assert count(pod, "join_mismatches_total", way="rows") == 0
     assert count(pod, "join_mismatches_total", way="padding") == 0
     wait_until(reports_limit(pod, JoinLimit.ANY_SHAPE), what="the agent reports that all may be joined")

@@ -8,16 +8,19 @@ import pytest
 
 from builders.load import load_on
 from builders.probe_model import publish
-from builders.waiting import LONGEST_S, wait_until
+from builders.waiting import LONGEST_S, stays, wait_until
 from fixtures.agent import ModelPod
 
 pytestmark = [pytest.mark.triton]
 MANY = 500
+QUIET_S = 4.0
 
 
 def test_a_pod_that_leaves_is_not_drained_before_its_requests_end(model_pod: ModelPod) -> None:
-    # A busy machine keeps whoever sends the requests waiting, and takes its time for all of them.
-    model_pod.settings["TIDEGATE_AGENT_DRAIN_QUIET_S"] = "6"
+    # Longer than the default: a busy machine keeps whoever sends the requests waiting.
+    model_pod.settings["TIDEGATE_AGENT_DRAIN_QUIET_S"] = str(QUIET_S)
+    # Nothing but the requests keeps the pod.
+    model_pod.settings["TIDEGATE_AGENT_DRAIN_LEAST_S"] = "0"
     model_pod.settings["TIDEGATE_AGENT_DRAIN_LIMIT_S"] = str(LONGEST_S)
     publish(model_pod.artefact, 1)
     model_pod.start_agent(model_pod.order())
@@ -29,7 +32,9 @@ def test_a_pod_that_leaves_is_not_drained_before_its_requests_end(model_pod: Mod
     with load_on(model_pod.triton.grpc, model_pod.model) as load:
         model_pod.process.send_signal(signal.SIGUSR1)
         wait_until(lambda: model_pod.probe("/readyz") == 503, what="readiness goes first", timeout_s=30)
-        load.wait_sent(load.report().sent + MANY, timeout_s=30)
+        sent = load.report().sent
+        stays(drained.exists, "the sign that the pod is drained", for_s=QUIET_S + 1)
+        load.wait_sent(sent + MANY, timeout_s=30)
         assert not drained.exists()
         assert model_pod.probe("/healthz") == 200
     assert load.report().problems == ()

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -87,6 +87,21 @@ def marks(answer: Any) -> set[bytes]:
     return set(answer[DEFAULTED].ravel().tolist())
 
 
+async def asked_at_rest(rig: Rig) -> Mapping[str, int]:
+    """What each model has taken, once that rests: Triton answers first and counts afterwards."""
+    found = await rig.asked()
+
+    async def rests() -> bool:
+        nonlocal found
+        before = found
+        await asyncio.sleep(1.0)
+        found = await rig.asked()
+        return found == before
+
+    await eventually(rests, "Triton has counted the calls")
+    return found
+
+
 async def test_three_models_answer_in_the_time_of_one(rig: Rig) -> None:
     seconds: list[float] = []
     while len(seconds) < 12 or (min(seconds) >= AT_ONCE_S and len(seconds) < 60):
@@ -100,28 +115,20 @@ async def test_three_models_answer_in_the_time_of_one(rig: Rig) -> None:
 
 
 async def test_sixty_four_requests_at_once_are_few_calls_of_each_model(rig: Rig) -> None:
-    calls: dict[str, int] = {}
-
-    async def are_few() -> bool:
-        before = await rig.asked()
+    before = await rig.asked()
+    tries: list[dict[str, int]] = []
+    # Whoever is free takes all that wait: where a busy machine falls behind in sending them, that is more often.
+    while len(tries) < 5 and not (tries and all(1 <= count <= 16 for count in tries[-1].values())):
         answers = await asyncio.gather(*(rig.infer([float(place), 1.0]) for place in range(64)))
 
         for place, answer in enumerate(answers):
             expected = {"pctr": [2.0 * place, 2.0], "pcvr": [3.0 * place, 3.0], "pgmv": [5.0 * place, 5.0]}
             assert values(answer) == expected
 
-        async def counted() -> bool:
-            # Triton answers first and counts afterwards.
-            after = await rig.asked()
-            return all(after[name] > before[name] for name in ("ctr", "cvr", "gmv"))
-
-        await eventually(counted, "Triton has counted the calls")
-        after = await rig.asked()
-        calls.update({name: after[name] - before[name] for name in ("ctr", "cvr", "gmv")})
-        return all(1 <= count <= 16 for count in calls.values())
-
-    # Whoever is free takes all that wait: where a busy machine falls behind in sending them, that is more often.
-    await eventually(are_few, "of each model at most 16 calls", evidence=lambda: calls)
+        after = await asked_at_rest(rig)
+        tries.append({name: after[name] - before[name] for name in ("ctr", "cvr", "gmv")})
+        before = after
+    assert all(1 <= count <= 16 for count in tries[-1].values()), tries
 
 
 async def test_an_input_that_a_model_refuses_costs_nobody_else_the_answer(rig: Rig) -> None:

@@ -99,13 +99,17 @@ class LoggingPod:
         def count() -> int:
             return at_rest(lambda: self.counted(""), what="samples that the agent has heard of")
 
+        heard = count()
+
         def is_heard() -> bool:
-            before = count()
+            nonlocal heard
+            before = heard
             self.ask([f"begin-{self.number}-silence-{next(numbers)}"])
-            return count() == before
+            heard = count()
+            return heard == before
 
         wait_until(is_heard, what="the runner takes no samples")
-        return count()
+        return heard
 
     def _written(self) -> set[str]:
         return {record["id"] for record in self.nats.records()}

@@ -76,17 +76,17 @@ def ask_until_answered(client: ProbeClient) -> None:
     wait_until(is_answered, what="the spare answers", timeout_s=DETECTED_S)
 
 
-def wait_until_checks_fail(envoy: Envoy, own: RunningTriton) -> None:
-    """Wait until Envoy sends the pod nothing more; a retry may reach the spare before, and the next request the pod."""
+def wait_for_checks(envoy: Envoy, own: RunningTriton, *, fail: bool) -> None:
+    """Wait until Envoy sends the pod nothing more, or again; a retry may reach the spare before, and the next request the pod."""
     port = own.grpc.rpartition(":")[2]
 
-    def is_excluded() -> bool:
+    def is_so() -> bool:
         with urllib.request.urlopen(f"http://{envoy.admin}/clusters", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         flags = [line for line in lines if f"127.0.0.1:{port}::health_flags::" in line]
-        return bool(flags) and all("failed_active_hc" in line for line in flags)
+        return bool(flags) and all(("failed_active_hc" in line) == fail for line in flags)
 
-    wait_until(is_excluded, what="the checks of the lost pod fail")
+    wait_until(is_so, what=f"the checks of the pod {'fail' if fail else 'pass'}")
 
 
 def lose_pod_twice(envoy: Envoy, own: RunningTriton, spare: SharedPod) -> None:
@@ -95,7 +95,9 @@ def lose_pod_twice(envoy: Envoy, own: RunningTriton, spare: SharedPod) -> None:
     impatient = access_client(envoy.address, "ads/ctr", model="ctr", timeout_s=1.0)
 
     def count_at_spare() -> int:
-        return at_rest(lambda: spare.count_requests("ctr"), what="requests that the spare has answered")
+        return at_rest(
+            lambda: spare.count_requests("ctr"), what="requests that the spare has answered", for_s=1.0
+        )
 
     for number in range(50):
         assert client.ask(float(number)).version == "2"
@@ -109,21 +111,25 @@ def lose_pod_twice(envoy: Envoy, own: RunningTriton, spare: SharedPod) -> None:
     for name, lose in losses:
         lose()
         ask_until_answered(impatient)
-        wait_until_checks_fail(envoy, own)
+        wait_for_checks(envoy, own, fail=True)
         before = count_at_spare()
         for number in range(50):
             assert client.ask(float(number)).version == "2"
-        assert count_at_spare() == before + 50
+        answered = count_at_spare()
+        assert answered == before + 50
         if name == "silent":
             os.killpg(own.process.pid, signal.SIGCONT)
+            wait_for_checks(envoy, own, fail=False)
 
             def is_idle() -> bool:
-                before = count_at_spare()
+                nonlocal answered
+                before = answered
                 try:
                     impatient.ask(1.0)
                 except InferenceServerException:  # it continues with what it was asked before
                     return False
-                return count_at_spare() == before
+                answered = count_at_spare()
+                return answered == before
 
             wait_until(is_idle, what="the pod answers again")
 

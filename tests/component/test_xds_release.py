@@ -196,7 +196,8 @@ async def test_what_clients_give_up_on_is_a_failure(gateway: Gateway, deadline: 
         for _ in range(5):
             with pytest.raises(TimeoutError):
                 await session.post(f"http://{load.client.address}{INFER}", headers=dict(ACCESS), data=b"{}")
-    require_scenario(v4.inferences == 17, "each came to the target before its caller gave up")
+    require_scenario(v4.inferences >= 17, "each came to the target before its caller gave up")
+    assert v4.inferences == 17
 
     async def counted() -> bool:
         stats._read_at = float("-inf")

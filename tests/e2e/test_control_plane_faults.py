@@ -51,7 +51,7 @@ def test_settled_objects_cost_no_writes_and_an_edit_does(space: Space) -> None:
     before = wait_until(
         settled,
         "a time in which no pod misses a probe",
-        timeout_s=240.0,
+        timeout_s=180.0,
         evidence=lambda: space.ready_times("probe"),
     )
     # Both measures can move.
