@@ -97,6 +97,18 @@ def test_a_broken_model_is_to_be_reloaded_under_another_mark_each_time() -> None
     assert len(woken) == 2
 
 
+def test_a_runner_that_connects_after_its_load_has_ended_still_counts_the_one_before() -> None:
+    pod = Pod()
+    pod.runners.add_runner("a", hello())
+    pod.runners.record_disconnect("a")
+    pod.runners.reset_model("ctr")
+    pod.now += RECONNECT_S
+    pod.runners.add_runner("b", hello(kills=1))
+
+    assert pod.runners.report() == RunnerEnd(version=1, killed_for_memory=True)
+    assert pod.ended("memory") == 1
+
+
 def test_an_end_of_long_ago_is_no_matter_of_a_version_that_is_loaded_again() -> None:
     pod = Pod()
     pod.runners.add_runner("a", hello())

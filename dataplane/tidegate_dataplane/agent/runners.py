@@ -3,10 +3,12 @@
 Triton still reports such a model as ready, and answers each of its requests with an error until it is reloaded.
 """
 
+import math
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -30,6 +32,15 @@ RECONNECT_S = 5.0
 """How long a runner may be missing, for example after a start of the agent; it tries to connect twice a second."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """A runner whose connection ended without notice."""
+
+    hello: HelloFrame
+    until_s: float = math.inf
+    """When the next runner of its version no longer is the one that replaces it."""
+
+
 class RunnerRegistry:
     """Tracks the runners that connect to the pod's socket; a peer stands for one connection."""
 
@@ -37,7 +48,7 @@ class RunnerRegistry:
         self._metrics = metrics
         self._clock = clock
         self._connected: dict[Hashable, HelloFrame] = {}
-        self._disconnected: dict[tuple[str, int], HelloFrame] = {}
+        self._losses: dict[tuple[str, int], _Loss] = {}
         self._ends_s: deque[float] = deque(maxlen=8)
         self._missing_since: dict[str, float] = {}
         self._never_connected: set[str] = set()
@@ -73,9 +84,10 @@ class RunnerRegistry:
             return
         if self._is_complete(hello.model, hello.version):
             self._clear_missing(hello.model)
-        lost = self._disconnected.pop((hello.model, hello.version), None)
-        if lost is None:
+        loss = self._losses.pop((hello.model, hello.version), None)
+        if loss is None or loss.until_s < self._clock():
             return
+        lost = loss.hello
         if lost.server != hello.server:
             # The server itself ended, which Kubernetes reports.
             self._end = None
@@ -95,7 +107,7 @@ class RunnerRegistry:
         hello = self._connected.pop(peer, None)
         if hello is None:
             return
-        self._disconnected[hello.model, hello.version] = hello
+        self._losses[hello.model, hello.version] = _Loss(hello)
         self._ends_s.append(self._clock())
         self._record_end(hello, for_memory=False)
         self._mark_broken(hello.model)
@@ -112,9 +124,13 @@ class RunnerRegistry:
         return next((limit for limit in reversed(JoinLimit) if limit.value in limits), None)
 
     def reset_model(self, model: str) -> None:
-        """Clear the losses of a model that the server has just reloaded."""
+        """Clear the losses of a model that the server has just reloaded; its new runners may still have to connect."""
         self._broken.discard(model)
-        self._disconnected = {key: hello for key, hello in self._disconnected.items() if key[0] != model}
+        until_s = self._clock() + RECONNECT_S
+        self._losses = {
+            (name, version): replace(loss, until_s=min(loss.until_s, until_s)) if name == model else loss
+            for (name, version), loss in self._losses.items()
+        }
 
     def check_versions(self, model: str, versions: Collection[int]) -> None:
         """Compare the connected runners with the versions that the server reports as ready.
