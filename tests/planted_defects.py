@@ -240,11 +240,13 @@ DEFECTS: Final = (
     ),
     Defect(
         name="leave-a-refused-table",
-        suffered="A table that Triton refused is on disk, and the pod fails when Triton starts again.",
+        suffered="A table under which Triton ended stays on disk, and Triton ends again when it starts.",
         file="dataplane/tidegate_dataplane/agent/table_refresh.py",
         text="        if installed is not None and served is not None:",
         by="        if installed is None and served is not None:",
-        seen_by=("tests/unit/test_table_refresh.py::test_a_bad_table_changes_nothing",),
+        seen_by=(
+            "tests/unit/test_table_refresh.py::test_a_server_that_ends_while_it_loads_gets_the_old_table",
+        ),
     ),
     Defect(
         name="double-result",

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -368,6 +368,9 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(1, 4))
+@example([("slow", KEYS[0]), ("pass", KEYS[0]), ("add", KEYS[0]), ("add", KEYS[1])], 1).via(
+    "a change during a reconcile, while another object waits for the only worker"
+)
 def test_no_change_is_ever_lost(steps: list[tuple[str, ObjectKey]], workers: int) -> None:
     """Whatever happens in whatever order: each key is reconciled after its last change, and the queue comes to rest."""
 
