@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,16 @@ class Pair:
 
     chain: bytes
     key: bytes
+
+
+def client_context(certificate: Path | None = None) -> ssl.SSLContext:
+    """Return what a client of an agent's control port offers; it does not ask who the agent is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(certificate)
+    return context
 
 
 def private_pem(key: PrivateKey) -> bytes:

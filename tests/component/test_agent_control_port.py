@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.certificates import Authority
+from builders.certificates import Authority, client_context
 from builders.desired import a_desired_state
 from builders.waiting import LONGEST_S, wait_until
 from fixtures.agent import AgentAlone
@@ -98,9 +98,7 @@ def test_no_call_fails_while_the_authority_changes_again_and_again(tmp_path: Pat
 
 
 def test_a_session_from_before_is_no_way_around_a_new_authority(agent: AgentAlone) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.load_cert_chain(agent.issue("tidegate-controllers"))
+    context = client_context(agent.issue("tidegate-controllers"))
     address = ("127.0.0.1", agent.port("control_listening", "port"))
     with context.wrap_socket(socket.create_connection(address, timeout=LONGEST_S)) as connection:
         connection.sendall(b"GET /v1/report HTTP/1.1\r\nHost: a\r\n\r\n")

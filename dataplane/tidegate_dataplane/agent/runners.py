@@ -126,10 +126,13 @@ class RunnerRegistry:
     def reset_model(self, model: str) -> None:
         """Clear the losses of a model that the server has just reloaded; its new runners may still have to connect."""
         self._broken.discard(model)
-        until_s = self._clock() + RECONNECT_S
+        now_s = self._clock()
         self._losses = {
-            (name, version): replace(loss, until_s=min(loss.until_s, until_s)) if name == model else loss
+            (name, version): replace(loss, until_s=min(loss.until_s, now_s + RECONNECT_S))
+            if name == model
+            else loss
             for (name, version), loss in self._losses.items()
+            if loss.until_s >= now_s
         }
 
     def check_versions(self, model: str, versions: Collection[int]) -> None:
