@@ -16,7 +16,7 @@ from run import STAGES, Pytest, Runner, Stage, full_run, run_again, run_stages
 from stages.cluster import SharedCluster, shared_cluster
 from stages.report import Outcome, failures_block
 from stages.rerun import Failed, plan_reruns
-from stages.results import End, Failure, FailureKind, Phase, Results, read
+from stages.results import End, Failure, FailureKind, Phase, Results, read, shorten
 from stages.slow import FullRun, choose_slice
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -30,7 +30,7 @@ def a_failure(
     no_rerun: str | None = None,
     kind: FailureKind = FailureKind.WRONG,
 ) -> Phase:
-    return Phase(test, when, "failed", 1.0, 0.5, failure=Failure(kind, message, no_rerun))
+    return Phase(test, when, "failed", 1.0, 0.5, failure=Failure(kind, message, no_rerun, line=7))
 
 
 def a_promise(*, when: str = "call", kind: FailureKind = FailureKind.WRONG) -> Phase:
@@ -204,7 +204,7 @@ def test_failed_tests_are_listed_with_their_reasons_and_many_are_counted() -> No
     failed = an_outcome("servers", "a.py::one")
     failed.results = a_run([a_failure(f"a.py::{n}", message=f"why {n}\n more") for n in range(12)])
     lines = failures_block([an_outcome("unit"), failed]).splitlines()
-    assert "a.py::0: why 0" in lines[1]
+    assert "a.py::0 (line 7): why 0" in lines[1]
     assert "and 4 more" in lines[-1]
     failed.passed_again = {f"a.py::{n}" for n in range(12)}
     assert failures_block([failed]) == ""
@@ -291,6 +291,26 @@ def test_reasons_and_kinds_of_failures_come_back_from_workers(results: Results) 
         "test_is_late[a b]": (FailureKind.LATE, None),
     }
     assert "work is under way when it is killed" in str(failures["test_is_not_in_its_scenario"])
+    lines = SUITE.split("\n")
+    assert {
+        test: lines[failure.line - 1].strip()
+        for test, failure in failures.items()
+        if failure and failure.line
+    } == {
+        "test_is_a_promise": "assert False",
+        "test_is_a_promise_too": 'raise AssertionError("a row is lost") from error',
+        "test_is_not_in_its_scenario": 'require_scenario(False, "work is under way when it is killed")',
+        "test_is_late[a b]": "raise TimeoutError",
+    }
+
+
+def test_both_ends_of_a_long_message_are_kept() -> None:
+    message = "not within 60 s: it serves. It is: " + "." * 5000 + "; version 1 serves"
+    short = shorten(message)
+    assert short.startswith("not within 60 s: it serves")
+    assert short.endswith("version 1 serves")
+    assert len(short) < 2100
+    assert shorten("not within 60 s") == "not within 60 s"
 
 
 def test_a_socket_that_is_not_closed_is_listed_and_fails_no_test(results: Results) -> None:

@@ -162,7 +162,17 @@ def _failure(report: pytest.TestReport) -> Failure:
         no_rerun=getattr(report, "no_rerun", None),
         load=os.getloadavg()[0],
         pressure=pressure(),
+        line=_find_line(report),
     )
+
+
+def _find_line(report: pytest.TestReport) -> int | None:
+    """Return the last line of the test's file in the traceback; None where there is none."""
+    traceback = getattr(report.longrepr, "reprtraceback", None)
+    places = [getattr(entry, "reprfileloc", None) for entry in traceback.reprentries] if traceback else []
+    file = Path(report.location[0]).name
+    lines = [place.lineno for place in places if place is not None and Path(place.path).name == file]
+    return lines[-1] if lines else None
 
 
 def _classify(error: BaseException) -> FailureKind:

@@ -9,7 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-_MESSAGE_CHARACTERS: Final = 2000
+_FIRST_CHARACTERS: Final = 500
+_LAST_CHARACTERS: Final = 1500
 
 
 class FailureKind(StrEnum):
@@ -35,6 +36,8 @@ class Failure:
     """Load average of the last minute."""
     pressure: float = 0.0
     """Share of the last ten seconds in which some process waited for a core, 0 to 100."""
+    line: int | None = None
+    """The line in the test's own file; None where the failure has not passed through it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +140,10 @@ def read(path: Path) -> Results:
 
 
 def shorten(message: str) -> str:
-    """Return the end of a message: that is where pytest and kubectl say what was wrong."""
-    return message[-_MESSAGE_CHARACTERS:]
+    """Return both ends of a message: a wait says first what it is for, and pytest and kubectl say last what was wrong."""
+    if len(message) <= _FIRST_CHARACTERS + _LAST_CHARACTERS:
+        return message
+    return f"{message[:_FIRST_CHARACTERS]} ... {message[-_LAST_CHARACTERS:]}"
 
 
 def distinct(leaks: Iterable[Leak]) -> Sequence[Leak]:

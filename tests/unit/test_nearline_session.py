@@ -53,6 +53,8 @@ class FakeBroker:
     """A stream in memory: what is given back is delivered again at once, one delivery more."""
 
     waiting: list[StreamMessage]
+    redelivers: bool = True
+    """Whether what is given back comes again; if not, the pause before it outlasts the test."""
     id_header: str = "Nats-Msg-Id"
     hold_interval_s: float = 3.0
     opened: int = 0
@@ -111,7 +113,8 @@ class FakeBroker:
 
     async def give_back(self, message: StreamMessage, after_s: float) -> None:
         self.given_back.append((message.handle, after_s))
-        self.waiting.append(a_message(message.handle, message.delivery_count + 1))
+        if self.redelivers:
+            self.waiting.append(a_message(message.handle, message.delivery_count + 1))
 
     async def renew_hold(self, message: StreamMessage) -> None:
         return
@@ -302,7 +305,7 @@ async def test_what_ends_its_server_alone_is_dead_by_that_and_not_by_deliveries(
 
 
 async def test_a_dead_letter_that_nobody_takes_is_not_acknowledged_and_reopening_clears_it() -> None:
-    broker = FakeBroker([a_message("a..b")])
+    broker = FakeBroker([a_message("a..b")], redelivers=False)
     broker.no_grave = BrokerError("no stream takes dead.ctr", refused=True)
     async with running(broker) as run:
         await eventually(
@@ -310,8 +313,7 @@ async def test_a_dead_letter_that_nobody_takes_is_not_acknowledged_and_reopening
         )
         assert run.worker.problem is broker.no_grave
         assert broker.settled == []
-        assert broker.given_back[0] == ("a..b", worker_module.DEAD_LETTER_PAUSE_S)
-        broker.waiting.clear()
+        assert broker.given_back == [("a..b", worker_module.DEAD_LETTER_PAUSE_S)]
         broker.lost = BrokerError("the connection ended", refused=False)
         await eventually(lambda: broker.opened == 2 and run.worker.problem is None, what="it is well again")
 
