@@ -50,6 +50,9 @@ def served_nodes(pod: ModelPod, version: int) -> int:
     return len(onnx.load(path).graph.node)
 
 
+@pytest.mark.slow(
+    "tests/e2e/test_compile.py swaps compiled versions under load; this one counts what each was compared on"
+)
 @pytest.mark.no_rerun("a lost request, a wrong answer")
 def test_versions_get_their_compiled_graphs_under_load_and_nothing_is_lost_or_wrong(pod: ModelPod) -> None:
     publish(pod, 1)

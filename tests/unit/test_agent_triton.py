@@ -12,6 +12,7 @@ from tidegate_dataplane.agent import triton
 from tidegate_dataplane.agent.config_text import ModelConfig
 from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
 from tidegate_dataplane.agent.triton import DESCRIBE_EVERY_S, RPC_TIMEOUT_S, Triton
+from tidegate_dataplane.contract import FailureReason
 
 
 @dataclasses.dataclass
@@ -23,9 +24,12 @@ class PretendedClient:
     loads_to: str = "second"
     asked: int = 0
     on_load: Callable[[], object] = lambda: None
+    is_ready: bool = True
     ready_timeout_s: float = 0.0
+    index_timeout_s: float = 0.0
 
-    async def get_model_repository_index(self, **_: Any) -> Mapping[str, Any]:
+    async def get_model_repository_index(self, *, client_timeout: float, **_: Any) -> Mapping[str, Any]:
+        self.index_timeout_s = client_timeout
         models = [{"name": "m", "version": str(version), "state": "READY"} for version in self.versions]
         return {"models": models}
 
@@ -42,7 +46,7 @@ class PretendedClient:
 
     async def is_model_ready(self, *_: Any, client_timeout: float, **__: Any) -> bool:
         self.ready_timeout_s = client_timeout
-        return True
+        return self.is_ready
 
 
 class Clock:
@@ -93,7 +97,7 @@ async def test_a_load_of_the_same_version_is_seen_at_once(client: Triton, server
 
 
 @pytest.mark.parametrize(("load_takes_s", "left_s"), [(40.0, 60.0), (99.0, RPC_TIMEOUT_S)])
-async def test_a_load_and_the_question_whether_it_is_ready_share_one_limit(
+async def test_a_load_and_the_questions_after_it_share_one_limit(
     client: Triton, server: PretendedClient, clock: Clock, load_takes_s: float, left_s: float
 ) -> None:
     def take_time() -> None:
@@ -102,6 +106,11 @@ async def test_a_load_and_the_question_whether_it_is_ready_share_one_limit(
     server.on_load = take_time
     assert await client.load_version("m", 1, ModelConfig(name="m"), timeout_s=100.0) is None
     assert server.ready_timeout_s == left_s
+    server.is_ready = False
+    refusal = await client.load_version("m", 1, ModelConfig(name="m"), timeout_s=100.0)
+    assert refusal is not None
+    assert refusal.reason is FailureReason.LOAD_FAILED
+    assert server.index_timeout_s == 100.0, "the clock stands still during this load"
 
 
 async def test_another_set_of_ready_versions_is_described_again(

@@ -158,11 +158,12 @@ class Triton:
             await self._client.load_model(
                 model, headers=self._headers, config=json.dumps(config), client_timeout=timeout_s
             )
-            # On a busy node the server may take longer to answer this than an ordinary request.
+            # On a busy node the server may take longer to answer these than an ordinary request.
             remaining_s = max(deadline_s - self._clock(), RPC_TIMEOUT_S)
             if await self._client.is_model_ready(model, str(version), client_timeout=remaining_s):
                 return None
-            message = await self._find_load_error(model, version)
+            remaining_s = max(deadline_s - self._clock(), RPC_TIMEOUT_S)
+            message = await self._find_load_error(model, version, remaining_s)
         except InferenceServerException as error:
             status = str(error.status() or "")
             if "UNAVAILABLE" in status:
@@ -227,9 +228,9 @@ class Triton:
         answer = await self._client.get_model_metadata(model, as_json=True, client_timeout=RPC_TIMEOUT_S)
         return _parse_specs(answer.get("inputs", [])), _parse_specs(answer.get("outputs", []))
 
-    async def _find_load_error(self, model: str, version: int) -> str:
+    async def _find_load_error(self, model: str, version: int, timeout_s: float) -> str:
         index = await self._client.get_model_repository_index(
-            headers=self._headers, as_json=True, client_timeout=RPC_TIMEOUT_S
+            headers=self._headers, as_json=True, client_timeout=timeout_s
         )
         for entry in index.get("models", []):
             if entry.get("name") == model and entry.get("version") == str(version) and entry.get("reason"):
