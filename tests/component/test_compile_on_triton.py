@@ -51,7 +51,7 @@ def served_nodes(pod: ModelPod, version: int) -> int:
 
 
 @pytest.mark.slow(
-    "tests/e2e/test_compile.py swaps compiled versions under load; this one counts what each was compared on"
+    "tests/e2e/test_engines.py swaps compiled versions and goes back under load; unit/test_request_wait.py has the wait"
 )
 @pytest.mark.no_rerun("a lost request, a wrong answer")
 def test_versions_get_their_compiled_graphs_under_load_and_nothing_is_lost_or_wrong(pod: ModelPod) -> None:

@@ -215,12 +215,13 @@ async def test_a_chart_gives_way_to_why_there_is_none_and_comes_back(shown: Show
     ("width", "scheme"),
     [
         (320, "dark"),
+        (1280, "light"),
         *(
             pytest.param(
                 *combination,
-                marks=pytest.mark.slow("the narrowest and darkest has a case that is always run"),
+                marks=pytest.mark.slow("each width and scheme but the widest has a case beside it"),
             )
-            for combination in ((320, "light"), (1280, "light"), (1280, "dark"), (3840, "light"))
+            for combination in ((320, "light"), (1280, "dark"), (3840, "light"))
         ),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
@@ -82,6 +81,15 @@ async def reach(page: Page, text: str, *, presses: int = 60) -> None:
     raise AssertionError(message)
 
 
+async def acts(page: Page, key: str) -> bool:
+    """Press a key that leads to no other page; return whether it did anything."""
+    await page.evaluate(
+        "addEventListener('keydown', (event) => { acted = event.defaultPrevented; }, {once: true})"
+    )
+    await page.keyboard.press(key)
+    return bool(await page.evaluate("acted"))
+
+
 async def test_the_first_tab_skips_to_the_content(shown: Shown, visitor: Visitor) -> None:
     page = await signed_in(visitor, shown[1])
 
@@ -103,17 +111,12 @@ async def test_keys_lead_to_pages_rows_and_the_search(shown: Shown, visitor: Vis
     await page.keyboard.press("Escape")
     await page.get_by_role("dialog", name="Shortcuts").wait_for(state="hidden")
 
-    # The page's clock stands still, so that it is not the machine that decides whether two keys belong together.
-    now, visited = datetime.now(UTC), list[str]()
-    page.on("framenavigated", lambda frame: visited.append(urlsplit(frame.url).path))
+    # A fixed clock: on a slow machine two keys may be pressed too far apart.
+    now = datetime.now(UTC)
     await page.clock.set_fixed_time(now)
     await page.keyboard.press("g")
     await page.clock.set_fixed_time(now + TOGETHER)
-    await page.keyboard.press("i")
-    await page.keyboard.press("g")
-    await page.keyboard.press("d")
-    await page.wait_for_url("**/decisions")
-    assert visited == ["/decisions"], "the second key came too late to lead anywhere"
+    assert not await acts(page, "i")
     await page.keyboard.press("g")
     await page.keyboard.press("i")
     await page.wait_for_url("**/list/inferences")
@@ -192,9 +195,7 @@ async def test_single_keys_can_be_switched_off(shown: Shown, visitor: Visitor) -
     await page.keyboard.press("Space")
     await page.keyboard.press("Escape")
 
-    await page.keyboard.press("g")
-    await page.keyboard.press("i")
-    await page.keyboard.press("?")
+    assert not [key for key in ("g", "i", "?") if await acts(page, key)]
 
     assert page.url.endswith("/")
     assert not await page.get_by_role("dialog", name="Shortcuts").is_visible()

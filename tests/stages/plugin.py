@@ -89,6 +89,7 @@ class _Measure:
             marker = item.get_closest_marker("no_rerun")
             report.no_rerun = " ".join(marker.args) if marker is not None else None
             report.failure_kind = _classify(call.excinfo.value).value  # workers send plain values alone
+            report.line = _find_line(item, call.excinfo)
         return report
 
     def pytest_unconfigure(self) -> None:
@@ -156,22 +157,20 @@ class _Record:
 
 def _failure(report: pytest.TestReport) -> Failure:
     crash = getattr(report.longrepr, "reprcrash", None)
+    message = str(crash.message if crash is not None else report.longrepr)
+    line = getattr(report, "line", None)
     return Failure(
         kind=FailureKind(getattr(report, "failure_kind", FailureKind.WRONG)),
-        message=shorten(str(crash.message if crash is not None else report.longrepr)),
+        message=shorten(message if line is None else f"line {line}: {message}"),
         no_rerun=getattr(report, "no_rerun", None),
         load=os.getloadavg()[0],
         pressure=pressure(),
-        line=_find_line(report),
     )
 
 
-def _find_line(report: pytest.TestReport) -> int | None:
-    """Return the last line of the test's file in the traceback; None where there is none."""
-    traceback = getattr(report.longrepr, "reprtraceback", None)
-    places = [getattr(entry, "reprfileloc", None) for entry in traceback.reprentries] if traceback else []
-    file = Path(report.location[0]).name
-    lines = [place.lineno for place in places if place is not None and Path(place.path).name == file]
+def _find_line(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> int | None:
+    """Return the line of the innermost call in the test's own file; None where the failure has not passed through it."""
+    lines = [entry.lineno + 1 for entry in error.traceback if Path(entry.path) == item.path]
     return lines[-1] if lines else None
 
 

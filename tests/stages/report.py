@@ -95,10 +95,8 @@ def failures_block(outcomes: Sequence[Outcome]) -> str:
     for outcome in outcomes:
         for phase in outcome.results.failures:
             if phase.failure is not None and phase.test not in outcome.passed_again:
-                message = phase.failure.message.strip().split("\n", 1)[0][:_LINE_CHARACTERS]
-                place = f" (line {phase.failure.line})" if phase.failure.line is not None else ""
-                first.setdefault(phase.test, f"{place}: {message}")
-    lines = [f"  {test}{failure}" for test, failure in first.items()]
+                first.setdefault(phase.test, phase.failure.message.strip().split("\n", 1)[0])
+    lines = [f"  {test}: {message[:_LINE_CHARACTERS]}" for test, message in first.items()]
     if len(lines) > _SHOWN_FAILURES:
         lines[_SHOWN_FAILURES:] = [f"  and {len(lines) - _SHOWN_FAILURES} more"]
     return red("\n".join(["FAILED:", *lines])) if lines else ""

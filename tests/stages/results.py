@@ -36,8 +36,6 @@ class Failure:
     """Load average of the last minute."""
     pressure: float = 0.0
     """Share of the last ten seconds in which some process waited for a core, 0 to 100."""
-    line: int | None = None
-    """The line in the test's own file; None where the failure has not passed through it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,11 @@ def a_message(name: str, delivered: int = 1) -> StreamMessage:
 
 @dataclass
 class FakeBroker:
-    """A stream in memory: what is given back is delivered again at once, one delivery more."""
+    """A stream in memory: what is given back is delivered again at once, one delivery more, unless `redelivers` is False."""
 
     waiting: list[StreamMessage]
     redelivers: bool = True
-    """Whether what is given back comes again; if not, the pause before it outlasts the test."""
+    """False: the pause before a redelivery outlasts the test."""
     id_header: str = "Nats-Msg-Id"
     hold_interval_s: float = 3.0
     opened: int = 0
@@ -274,7 +274,7 @@ async def test_while_results_are_refused_nothing_is_buried_and_one_message_at_a_
         assert len(broker.given_back) <= broker.opened
 
         broker.no_result = None
-        await eventually(lambda: set(broker.settled) == set("abcd"), what="all are settled")
+        await eventually(lambda: set(broker.settled) >= set("abcd"), what="all are settled")
         assert run.worker.problem is None
 
 

@@ -154,16 +154,18 @@ class Triton:
         self, model: str, version: int, config: ModelConfig, timeout_s: float
     ) -> VersionRefusal | None:
         deadline_s = self._clock() + timeout_s
+
+        def remaining_s() -> float:
+            return max(deadline_s - self._clock(), RPC_TIMEOUT_S)
+
         try:
             await self._client.load_model(
                 model, headers=self._headers, config=json.dumps(config), client_timeout=timeout_s
             )
-            # On a busy node the server may take longer to answer these than an ordinary request.
-            remaining_s = max(deadline_s - self._clock(), RPC_TIMEOUT_S)
-            if await self._client.is_model_ready(model, str(version), client_timeout=remaining_s):
+            # The two questions after a load may take longer on a busy node than ordinary requests.
+            if await self._client.is_model_ready(model, str(version), client_timeout=remaining_s()):
                 return None
-            remaining_s = max(deadline_s - self._clock(), RPC_TIMEOUT_S)
-            message = await self._find_load_error(model, version, remaining_s)
+            message = await self._find_load_error(model, version, remaining_s())
         except InferenceServerException as error:
             status = str(error.status() or "")
             if "UNAVAILABLE" in status:
