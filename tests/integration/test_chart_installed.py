@@ -322,7 +322,7 @@ def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:
         replaced = f"s#tidegate.local.*#registry.example.com/tg/object-store:{expected}#"
         assert f'sed "{replaced}" examples/first-model/*.yaml' in notes
     # The port is forwarded in the background, and the question waits for it.
-    assert "> /dev/null 2>&1 &\n  curl -s --retry 9 --retry-connrefused " in notes
+    assert "> /dev/null 2>&1 &\n  curl -sS --retry 9 --retry-all-errors " in notes
 
 
 def test_notes_name_every_place_that_models_come_from(release: HelmOn) -> None:
