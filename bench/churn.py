@@ -3,9 +3,9 @@
     python bench/churn.py [--state-dir DIR] [--answers 1000000] [--max-minutes 60] [--seed 1] [--output build/churn.json]
 
 Sixteen clients, each pausing briefly after every answer so that the control plane gets processor time, send requests to
-two Inferences of two replicas behind one ModelAccess. Meanwhile other Inferences are created and
-deleted, versions are swapped and rolled back, the weights of the access change and its targets are exchanged, and
-controllers, xDS servers and agents are killed with SIGKILL; their successors carry out the next change.
+two Inferences of two replicas behind one ModelAccess. Meanwhile other Inferences are created and deleted, versions are
+swapped and rolled back, the weights of the access change and its targets are exchanged, and controllers, xDS servers and
+agents are killed with SIGKILL; their successors carry out the next change.
 A change counts as done when every version that should serve after it has answered a request sent after the change began.
 The seed determines every choice. Prints progress every 15 seconds and one JSON document, which is also written to OUTPUT.
 Exits with 1 if a request failed, an answer was wrong, or fewer answers came than `--answers`.
@@ -111,8 +111,7 @@ class Churn:
                     space.kubectl.run("delete", kind, name, "-n", space.namespace, "--wait=false")
             case ChangeKind.SWAP | ChangeKind.ROLLBACK:
                 self._publish_version(name, action.version)
-                space.patch("inference", name, {"model": {"version": str(action.version)}})
-                space.serves(name, action.version, timeout_s=DONE_WITHIN_S)
+                space.swap_version(name, action.version, timeout_s=DONE_WITHIN_S)
             case ChangeKind.FLIP | ChangeKind.TARGETS:
                 targets = [{"inference": target, "weight": weight} for target, weight in action.targets]
                 route = {"name": "default", "targets": targets, "timeout": "10s"}

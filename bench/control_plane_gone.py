@@ -53,8 +53,7 @@ def main() -> int:
             time.sleep(options.seconds)
             report_without = load.report().since_report(before)
             scale(DEPLOYMENTS)
-            space.patch("inference", "probe", {"model": {"version": "2"}})
-            space.serves("probe", 2)
+            space.swap_version("probe", 2)
         losses = count_lost(load.finish())
     figures = {
         name: {"requests": report.sent, **count_lost(report), "p99_ms": round(report.quantile_ms(0.99), 3)}

@@ -39,8 +39,7 @@ def main() -> int:
         space.ready()
         with gateway_load(space, probe_batches([1, 2]), threads=4) as load:
             for _ in range(options.rollbacks):
-                space.patch("inference", "probe", {"model": {"version": "2"}})
-                space.serves("probe", 2)
+                space.swap_version("probe", 2)
                 before = space.count_answers_by_pod(1)
                 started = time.monotonic()
                 space.patch("inference", "probe", {"model": {"version": "1"}})

@@ -47,8 +47,7 @@ def main() -> int:
             for swap in range(1, options.swaps + 1):
                 version = swap + 1
                 space.publish("probe", version)
-                space.patch("inference", "probe", {"model": {"version": str(version)}})
-                space.serves("probe", version)
+                space.swap_version("probe", version)
                 shutil.rmtree(space.folder("probe") / str(swap))
                 if swap % options.window:
                     continue

@@ -69,8 +69,7 @@ def test_killing_controllers_and_xds_under_load_loses_no_request(space: Space) -
         killed = [space.installed.kill("tidegate controllers"), space.installed.kill("tidegate xds")]
         load.wait_sent(1500, timeout_s=100)
         # The system still works: a version changes after both have come back.
-        space.patch("inference", "probe", {"model": {"version": "2"}})
-        space.serves("probe", 2)
+        space.swap_version("probe", 2)
         report = load.finish()
 
     assert report.problems == ()

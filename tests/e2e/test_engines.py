@@ -93,11 +93,6 @@ def kill_compilers(space: Space) -> None:
     )
 
 
-def swap(space: Space, version: int) -> None:
-    space.patch("inference", "probe", {"model": {"version": str(version)}})
-    space.serves("probe", version)
-
-
 def assert_no_problem(load: CheckedLoad, versions: Sequence[int]) -> None:
     results = load.finish()
     assert results.problems == ()
@@ -110,11 +105,11 @@ def test_versions_with_passes_engines_and_buckets_are_swapped_under_load(space: 
         # Once for each version: an engine whose compiler ends twice is given up.
         kill_compilers(space)
         wait_for_engines(space, 1)
-        swap(space, 2)
+        space.swap_version("probe", 2)
         wait_until(lambda: read_buckets(space, 2), "an engine is compiled or begun", timeout_s=240)
         kill_compilers(space)
         wait_for_engines(space, 2)
         for version in (1, 2):
-            swap(space, version)
+            space.swap_version("probe", version)
             wait_for_engines(space, version)
         assert_no_problem(load, VERSIONS)

@@ -109,8 +109,7 @@ def test_a_model_that_may_not_or_cannot_run_is_refused_until_the_spec_is_mended(
     assert "models.example.com" in _says(space, "probe", Reason.URI_NOT_ALLOWED)
     space.inference(version=7)
     assert "7" in _says(space, "probe", Reason.ARTEFACT_NOT_FOUND)
-    space.patch("inference", "probe", {"model": {"version": "1"}})
-    space.serves("probe", 1)
+    space.swap_version("probe", 1)
 
 
 @pytest.mark.produces(Reason.UNSCHEDULABLE)
@@ -123,8 +122,7 @@ def test_a_model_on_a_volume_claim_is_served_once_the_claim_is_there_and_swapped
     space.ready()
     assert space.ask().version == "1"
 
-    space.patch("inference", "probe", {"model": {"version": "2"}})
-    space.serves("probe", 2)
+    space.swap_version("probe", 2)
     assert space.ask().version == "2"
     space.kubectl.run("delete", "inference/probe", "-n", space.namespace, "--wait=true")
     space.kubectl.run("delete", "persistentvolume", f"{space.namespace}-shelf", "--wait=false")

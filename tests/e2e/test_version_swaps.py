@@ -22,16 +22,14 @@ def test_swaps_and_rollbacks_under_load_lose_no_request(space: Space) -> None:
     space.ready()
     with space.load(1, 2) as load:
         for _ in range(2):
-            space.patch("inference", "probe", {"model": {"version": "2"}})
-            space.serves("probe", 2)
+            space.swap_version("probe", 2)
             assert space.status("inference", "probe")["versions"]["loaded"] == ["1", "2"]
             # An agent asks its Triton for a second, and reports what is served without it where that does not answer.
             memory = wait_until(lambda: _measured(space), "the memory of both versions is known")
             # A runner with NumPy and ONNX Runtime takes tens of megabytes; two would be nothing measured twice over.
             assert all(10 << 20 < each["bytes"] < 200 << 20 for each in memory)
             before = space.count_answers_by_pod(1)
-            space.patch("inference", "probe", {"model": {"version": "1"}})
-            space.serves("probe", 1)
+            space.swap_version("probe", 1)
             wait_until(
                 lambda: _grown(before, space.count_answers_by_pod(1)),  # noqa: B023
                 "version 1 answers on every replica",

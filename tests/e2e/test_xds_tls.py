@@ -58,8 +58,7 @@ def test_upgrades_to_plain_text_and_back_lose_no_request_and_keep_certificates(s
             installed.upgrade()
             back = True
             assert all(count >= 1 for count in _handshakes(installed).values())
-            space.patch("inference", "probe", {"model": {"version": "2"}})
-            space.serves("probe", 2)
+            space.swap_version("probe", 2)
             report = load.finish()
     finally:
         if not back:

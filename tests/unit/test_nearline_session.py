@@ -274,7 +274,8 @@ async def test_while_results_are_refused_nothing_is_buried_and_one_message_at_a_
         assert len(broker.given_back) <= broker.opened
 
         broker.no_result = None
-        await eventually(lambda: set(broker.settled) >= set("abcd"), what="all are settled")
+        # The first may have been in flight when the others came, and is settled after them then.
+        await eventually(lambda: set(broker.settled) - {"first"} == set("abcd"), what="all are settled")
         assert run.worker.problem is None
 
 
