@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -88,6 +89,31 @@ def test_since_when_a_pod_is_ready_is_read_from_its_condition() -> None:
 
     assert parse_pod(body("True")).ready_since == NOON + timedelta(seconds=7)
     assert parse_pod(body("False")).ready_since is None
+
+
+@pytest.mark.parametrize(
+    ("status", "containers", "since_s"),
+    [
+        ("True", ["agent", "triton"], None),
+        ("False", ["agent", "triton"], 7),
+        ("Unknown", ["agent", "triton"], 7),
+        # The compiler may have ended first: nothing shows when the others did.
+        ("False", ["agent", "triton", "compiler"], None),
+    ],
+)
+def test_since_when_a_pod_takes_no_traffic_is_read_from_its_condition(
+    status: str, containers: Sequence[str], since_s: int | None
+) -> None:
+    condition = {"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T12:00:07Z"}
+    states = [{"name": name, "ready": False} for name in containers]
+    body = {
+        "metadata": {"name": "p", "namespace": "ads", "uid": "u"},
+        "spec": {},
+        "status": {"podIP": "10.0.0.1", "conditions": [condition], "containerStatuses": states},
+    }
+    expected = None if since_s is None else NOON + timedelta(seconds=since_s)
+
+    assert parse_pod(trim_pod(body)).unready_since == expected
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ class Pod:
     kept: tuple[int, ...] = ()
     killed: datetime | None = None
     outgrown: bool = False
+    unready_since: datetime | None = None
 
     def start(self, order: DesiredState) -> None:
         self.order, self.failure = order, None
@@ -78,7 +79,8 @@ class Pod:
             self.name,
             "s",
             "10.0.0.1",
-            ready=True,
+            ready=self.unready_since is None,
+            unready_since=self.unready_since,
             terminating=False,
             oom_killed_at=self.killed,
             memory_limit="512Mi",
@@ -302,6 +304,59 @@ def test_agent_that_stays_silent_ends_the_change_after_the_deadline_and_is_named
     assert "agent of pod p1 has not answered for 11 minutes" in failure.failure.message
     fleet.pods[0].step()
     assert fleet.pods[0].serving == 1
+
+
+def test_a_replica_that_was_gone_before_the_change_does_not_hold_it_and_follows_when_it_is_back() -> None:
+    fleet = a_fleet(3)
+    gone, target = fleet.pods[1], an_order(2, generation=2)
+    gone.silent, gone.unready_since = True, fleet.now - timedelta(minutes=1)
+
+    for _ in range(8):
+        swap = fleet.reconcile(target)
+        for pod in fleet.pods:
+            pod.step()
+
+    assert [pod.serving for pod in fleet.pods] == [2, 1, 2]
+    assert (swap.committed.version, swap.done, swap.failure) == (2, False, None)
+    gone.silent, gone.unready_since = False, None
+    assert fleet.run(target).done
+    assert [pod.serving for pod in fleet.pods] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("before", [-5, 0, 59])
+def test_a_replica_that_goes_in_the_change_or_just_before_holds_it(before: int) -> None:
+    """The version may be the reason: the next replica would go as well."""
+    fleet = a_fleet(3)
+    target = an_order(2, generation=2)
+    fleet.reconcile(target)
+    fleet.pods[0].silent, fleet.pods[0].unready_since = True, START - timedelta(seconds=before)
+    for _ in range(5):
+        fleet.reconcile(target)
+        fleet.now += timedelta(minutes=2)
+    assert [pod.serving for pod in fleet.pods] == [1, 1, 1]
+    fleet.now += PROGRESS_DEADLINE
+    assert fleet.reconcile(target).failure is not None
+
+
+def test_a_change_with_no_replica_left_waits_for_one() -> None:
+    fleet = a_fleet(2)
+    for pod in fleet.pods:
+        pod.silent, pod.unready_since = True, fleet.now - timedelta(minutes=5)
+
+    swap = fleet.reconcile(an_order(2, generation=2))
+
+    assert (swap.committed.version, swap.done, swap.orders) == (1, False, ())
+
+
+def test_a_change_that_an_earlier_release_began_waits_for_silent_agents() -> None:
+    fleet = a_fleet(3)
+    fleet.pods[1].silent, fleet.pods[1].unready_since = True, fleet.now - timedelta(minutes=5)
+    fleet.progress = VersionProgress(2, 0, 0, fleet.now)
+    target = an_order(2, generation=2)
+    for _ in range(5):
+        fleet.reconcile(target)
+
+    assert fleet.log == []
 
 
 def test_replica_that_hangs_while_loading_does_not_hold_the_change_for_ever() -> None:

@@ -834,6 +834,12 @@ class SwapProgress(StatusModel):
             description="Time of the last progress; after 11m without any, the change is rolled back (LoadTimedOut)."
         ),
     ]
+    started: Annotated[
+        datetime | None,
+        Field(
+            description="When the change began; it does not wait for a replica that has been unready since a minute before."
+        ),
+    ] = None
 
 
 class AllocatedPool(StatusModel):

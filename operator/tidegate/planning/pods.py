@@ -83,6 +83,8 @@ class PodView:
     """Batches only: the termination message of a failed process."""
     ready_since: datetime | None = None
     """Since when it has taken traffic without a break."""
+    unready_since: datetime | None = None
+    """Since when it has taken none; None if it takes traffic, or nothing shows the time."""
     restart_due: datetime | None = None
     """When its kubelet has restarted its compiler of graphs at the latest, if only that is missing: later, its node is lost."""
     pool: str = ""
@@ -120,6 +122,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
         address=None if finished else status.get("podIP"),
         ready=is_ready(body),
         ready_since=find_serving_time(body),
+        unready_since=_find_unready_time(body),
         restart_due=_find_restart_due(body),
         terminating="deletionTimestamp" in metadata or finished,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
@@ -173,6 +176,14 @@ def find_serving_time(body: Mapping[str, Any]) -> datetime | None:
             if container["name"] != COMPILER_CONTAINER
         )
         return max(datetime.fromisoformat(time) for time in (status["startTime"], *ends) if time)
+    return _find_transition(_find_ready_condition(body))
+
+
+def _find_unready_time(body: Mapping[str, Any]) -> datetime | None:
+    """Return since when a pod has taken no traffic; None if it does, or if the end of its compiler may have made it unready before."""
+    containers = _list_containers(body.get("status") or {})
+    if is_ready(body) or any(container["name"] == COMPILER_CONTAINER for container in containers):
+        return None
     return _find_transition(_find_ready_condition(body))
 
 

@@ -140,7 +140,7 @@ def _read_progress(status: InferenceStatus) -> VersionProgress | None:
     swap = status.swap
     if swap is None or not swap.version.isdigit():
         return None
-    return VersionProgress(int(swap.version), swap.replicas, swap.fetching, swap.since)
+    return VersionProgress(int(swap.version), swap.replicas, swap.fetching, swap.since, swap.started)
 
 
 def _read_failure(inference: Inference) -> RecordedFailure | None:

@@ -187,6 +187,7 @@ def _to_progress_status(swap: SwapPlan) -> SwapProgress | None:
         replicas=progress.serving,
         fetching=progress.fetching,
         since=progress.since.replace(microsecond=0),
+        started=progress.started.replace(microsecond=0) if progress.started is not None else None,
     )
 
 

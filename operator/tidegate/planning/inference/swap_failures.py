@@ -24,6 +24,9 @@ MAX_RETRY_DELAY: Final = timedelta(minutes=15)
 PROGRESS_DEADLINE: Final = timedelta(seconds=LOAD_TIMEOUT_S, minutes=1)
 """Longest time without progress on any replica: an agent aborts a load by itself a minute earlier."""
 
+_GONE_MARGIN: Final = timedelta(minutes=1)
+"""Clocks of nodes differ, and a pod that has just ended may be back in a moment."""
+
 _RETRYABLE_REASONS: Final = frozenset(
     {
         FailureReason.ARTEFACT_NOT_FOUND,
@@ -73,6 +76,8 @@ class VersionProgress:
     fetching: int
     """Replicas that fetch it. These have no deadline here: an agent detects by itself that a download stalls."""
     since: datetime
+    started: datetime | None = None
+    """When the change began; None in the status of an earlier release."""
 
 
 def is_retryable(reason: FailureReason) -> bool:
@@ -164,7 +169,19 @@ def update_progress(
         fetching,
     ):
         return previous
-    return VersionProgress(target.version, serving, fetching, now)
+    same = previous is not None and previous.version == target.version
+    return VersionProgress(target.version, serving, fetching, now, previous.started if same else now)
+
+
+def was_gone_before(replica: ObservedReplica, progress: VersionProgress) -> bool:
+    """Return whether the replica took no traffic for a minute before the change began, and its agent does not answer.
+
+    The change cannot be the reason, and nobody waits for what the replica serves.
+    """
+    unready_since = replica.pod.unready_since
+    if replica.report is not None or unready_since is None or progress.started is None:
+        return False
+    return unready_since + _GONE_MARGIN <= progress.started
 
 
 def _record_failure(

@@ -26,6 +26,7 @@ from tidegate.planning.inference.swap_failures import (
     has_order_for,
     is_retryable,
     update_progress,
+    was_gone_before,
 )
 from tidegate.planning.plan import AgentOrder
 from tidegate_dataplane.contract import AgentPhase, AgentReport, DesiredState
@@ -139,19 +140,21 @@ def _plan_next_wave(
 ) -> SwapPlan:
     """Return the next wave, or a rollback if the present wave has made no progress for too long."""
     at_target = [replica for replica in replicas if serves_target(replica, target)]
-    if replicas and len(at_target) == len(replicas):
-        return SwapPlan(target, _list_orders(target, target, replicas), done=True)
-    # A silent agent may be busy with the target, or may be failing: wait for it as for a working agent.
+    progress = update_progress(target, replicas, len(at_target), history.progress, now)
+    present = [replica for replica in replicas if not was_gone_before(replica, progress)]
+    if at_target and len(at_target) == len(present):
+        # What was gone before starts with the committed version.
+        return SwapPlan(target, _list_orders(target, target, replicas), done=len(present) == len(replicas))
+    # Any other silent agent may be busy with the target, or may be failing: wait for it as for a working agent.
     working = [
         replica
-        for replica in replicas
+        for replica in present
         if replica not in at_target and (replica.report is None or has_order_for(replica, target))
     ]
-    progress = update_progress(target, replicas, len(at_target), history.progress, now)
     overdue_failure = find_overdue_failure(target, working, history.failure, progress, now)
     if overdue_failure is not None:
         return _plan_rollback(target, committed, replicas, overdue_failure, now)
-    behind = [replica for replica in replicas if replica not in at_target and replica not in working]
+    behind = [replica for replica in present if replica not in at_target and replica not in working]
     width = max(1, math.ceil(len(replicas) / _WAVES)) if at_target else 1
     preloaded = [replica for replica in behind if _has_loaded(replica, target)]
     wave = [replica for replica in behind if replica not in preloaded][: max(0, width - len(working))]
