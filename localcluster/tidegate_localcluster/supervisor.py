@@ -191,7 +191,7 @@ class Supervisor:
             "DISCOVERY_URL": f"http://{address}:{discovery.PORT}",
             "APISERVER": f"{address}:{network.APISERVER_PORT}",
         }
-        names = ["storage"]
+        names = ["storage", "priority"]
         for name in ("coredns", "prometheus"):
             if name in self._plan.images:
                 values[f"{name.upper()}_IMAGE"] = self._plan.images[name].ref

@@ -159,6 +159,9 @@ def test_a_restricted_pod_has_what_a_real_cluster_gives_it(bench: Workbench, clu
     here = f"-n{bench.namespace}"
     bench.kubectl("expose", "pod", "pod", "--name=front", "--port=80", "--target-port=8080", here)
     bench.ready("pod")
+    spec = bench.get("pod", "pod")["spec"]
+    assert 1_000_000 < spec["priority"] < 10_000_000, "no model pushes it from a full machine"
+    assert spec["preemptionPolicy"] == "Never"
     wait_until(lambda: bench.kubectl("logs", "pod", "-cmain", here).startswith("200\n"), "it has spoken")
     assert bench.python("pod", "import os; print(os.getuid(), os.access('/', os.W_OK))") == "65532 False"
     assert bench.python("pod", "print(open('/models/greeting').read())") == "from the host"
