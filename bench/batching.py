@@ -8,8 +8,8 @@ attention over a history, whose length differs between requests. Arms: Disabled;
 and 128 clients; open loops have Poisson arrivals at 0.3, 0.8 and 1.2 of what Disabled answers to 32 clients, and at most 256 requests
 under way. Answers are compared with those that ONNX Runtime gives to each request alone.
 
-Prints one JSON document; exits 1 when Adaptive answers less than 0.95 of the better of Disabled and the best Fixed in a closed
-loop, less than 1.3 of Disabled at 128 clients, or when an answer is wrong or missing. Percentiles in open loops are reported and
+Prints one JSON document; exits 1 when Adaptive answers less than 0.95 of the better of Disabled and the best Fixed under any
+load, less than 1.3 of Disabled at 128 clients, or when an answer is wrong or missing. Percentiles in open loops are reported and
 not judged: on two cores that the load shares, they differ by a factor between runs.
 """
 
@@ -72,18 +72,17 @@ async def measure_model(
 
 def judge_model(figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """Return the ratios that the targets are about."""
-    closed = {name: arms for name, arms in figures.items() if "clients" in name}
     best = {
-        name: max(arms[arm]["per_second"] for arm in ("Disabled", *FIXED)) for name, arms in closed.items()
+        name: max(arms[arm]["per_second"] for arm in ("Disabled", *FIXED)) for name, arms in figures.items()
     }
+    largest = figures[f"{CLIENTS[-1]} clients"]
     opened = {name: arms for name, arms in figures.items() if "open" in name}
     return {
         "over_better": {
-            name: round(arms["Adaptive"]["per_second"] / best[name], 3) for name, arms in closed.items()
+            name: round(arms["Adaptive"]["per_second"] / best[name], 3) for name, arms in figures.items()
         },
         "over_disabled_at_128": round(
-            closed["128 clients"]["Adaptive"]["per_second"] / closed["128 clients"]["Disabled"]["per_second"],
-            3,
+            largest["Adaptive"]["per_second"] / largest["Disabled"]["per_second"], 3
         ),
         "p99_over_lowest": {
             name: round(arms["Adaptive"]["p99_ms"] / min(arm["p99_ms"] for arm in arms.values()), 3)
