@@ -479,6 +479,14 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         for name, spec in {"precision": {"precision": "BF16"}, "buckets": {"buckets": {"rows": [1]}}}.items()
     ),
     *(
+        _inference(f"compile-cache-{name}", "compile.cache", text, compile={"cache": uri})
+        for name, uri, text in (
+            ("https", "https://store.example.com/compiled", "must be s3://"),
+            ("claim", "pvc://compiled/graphs", "must be s3://"),
+            ("outside", "s3://models/../other", "must not leave the folder that it names"),
+        )
+    ),
+    *(
         _inference(
             f"compile-buckets-{name}",
             f"compile.buckets.{field}",

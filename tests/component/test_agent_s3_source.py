@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gzip
 import hashlib
@@ -30,11 +31,14 @@ from tidegate_dataplane.agent.artefacts.object_store import (
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource, ResumePoint
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
+from tidegate_dataplane.agent.compile_store import CompileStore
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.agent.samples.buffer import BufferedRecord, Portion
 from tidegate_dataplane.agent.samples.file_sink import FileSampleSink
 from tidegate_dataplane.agent.samples.lines import SampleOrigin
 from tidegate_dataplane.agent.samples.sink import SinkError, WriteOutcome
+from tidegate_dataplane.compiler.cache_exchange import CacheExchange
+from tidegate_dataplane.compiler.compile_cache import CompileCache
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
 from tidegate_dataplane.sampling.frames import SampleRecord
 
@@ -128,6 +132,37 @@ async def test_a_file_of_samples_is_put_into_the_bucket_and_a_bucket_that_is_not
     assert json.loads(gzip.decompress(content))["id"] == "r-1"
     with pytest.raises(SinkError, match="s3://absent/log"):
         await sink(absent).write([held])
+
+
+async def test_a_large_graph_reaches_the_compiler_of_another_pod_and_one_that_may_not_be_written_is_named(
+    bucket: str, tmp_path: Path
+) -> None:
+    content = os.urandom(1 << 20) * 12  # more than one part of an upload
+    digest = hashlib.sha256(content).hexdigest()
+
+    def make_pod(name: str, uri: str) -> tuple[CompileStore, CompileCache]:
+        exchange = CacheExchange(tmp_path / name)
+        store = CompileStore(exchange, object_source)
+        store.follow_order(a_desired_state(graph_passes=True, compile_cache=uri))
+        return store, CompileCache(None, exchange)
+
+    store, cache = make_pod("first", "s3://models/compiled")
+    cache.add_file(f"{digest}.graph", content)
+    await store.move_once()
+    assert store.problem == ""
+    store, cache = make_pod("second", "s3://models/compiled")
+    async with asyncio.TaskGroup() as tasks:
+        moving = tasks.create_task(store.move_files())
+        taken = await asyncio.to_thread(cache.copy_file, digest, ".graph", tmp_path / "graph")
+        absent = await asyncio.to_thread(cache.read_file, f"{'0' * 64}.result")
+        moving.cancel()
+    assert (taken, absent, store.problem) == (True, None, "")
+    assert (tmp_path / "graph").read_bytes() == content
+
+    store, cache = make_pod("third", "s3://absent/compiled")
+    cache.add_file(f"{digest}.graph", content)
+    await store.move_once()
+    assert f"s3://absent/compiled/{digest}.graph" in store.problem
 
 
 async def test_an_object_is_read_on_from_a_byte_while_it_is_the_same(bucket: str) -> None:

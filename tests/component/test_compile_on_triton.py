@@ -19,10 +19,11 @@ from builders.scoring_client import ScoringClient
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod, serves_version
 from fixtures.compiler import forget_compiled, hold_compilations, run_compiler, wait_for_compile
+from fixtures.object_store import CREDENTIALS
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.formats import SERVED_GRAPH
-from tidegate_dataplane.compiler.exchange import CompileFolder
-from tidegate_dataplane.contract import CompilePhase, CompileReport
+from tidegate_dataplane.compiler.exchange import CACHE_FOLDER, CompileFolder
+from tidegate_dataplane.contract import CompilePhase, CompileReport, DesiredState
 from tidegate_dataplane.sampling.kept_requests import MAX_FILES
 from tidegate_localcluster.demo.load import CheckedLoad
 
@@ -189,6 +190,41 @@ def test_a_second_pod_of_the_node_takes_the_graph_that_the_first_compiled_and_no
     for blob in (tmp_path / "node" / "blobs").iterdir():
         blob.write_bytes(blob.read_bytes()[:-1] + b"?")
     assert not as_another_pod().cached
+
+
+@pytest.mark.slow(
+    "unit/test_compile_store.py: what another node takes; test_agent_s3_source.py: the store; here it compiles"
+)
+def test_a_pod_of_another_node_takes_the_graph_from_an_object_store(pod: ModelPod, bucket: str) -> None:
+    def order() -> DesiredState:
+        return pod.order(1, graph_passes=True, compile_cache="s3://models/compiled")
+
+    content, settings = pod.model, pod.settings
+    pod.stop_agent()
+    pod.settings = {**settings, **CREDENTIALS, "AWS_ENDPOINT_URL": bucket.removesuffix("/models")}
+    pod.settings["TIDEGATE_AGENT_ALLOW_LOOPBACK"] = "true"
+    pod.start_agent()
+    try:
+        publish(pod, 1)
+        pod.put(order())
+        outgoing = pod.folder / "cache" / "compile" / CACHE_FOLDER / "outgoing"
+        with run_compiler(pod):
+            assert not wait_for_compile(pod, 1, CompilePhase.COMPILED).cached
+            wait_until(lambda: not list(outgoing.iterdir()), what="the graph and its result are in the store")
+        pod.model += "x"
+        forget_compiled(pod)
+        publish_columns(pod.artefact, 1, mark=content)
+        pod.put(order())
+        with run_compiler(pod):
+            report = wait_for_compile(pod, 1, CompilePhase.COMPILED)
+        assert (report.cached, report.cache_problem) == (True, "")
+        with column_load(pod, 1) as load:
+            load.wait_for("1", 20)
+        assert load.finish().problems == ()
+    finally:
+        pod.stop_agent()
+        pod.settings = settings
+        pod.start_agent()
 
 
 def make_hungry(published: bytes) -> bytes:

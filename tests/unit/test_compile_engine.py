@@ -21,6 +21,7 @@ from builders.engine_models import build_history_model, make_history_request
 from builders.onnx_models import a_model, a_tensor, with_external_data, write_artefact
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
 from tidegate_dataplane.compiler import compile_engine, engine_jobs, shared_graphs
+from tidegate_dataplane.compiler.compile_cache import CompileCache
 from tidegate_dataplane.compiler.compile_engine import (
     BucketLeftOutError,
     CompiledFiles,
@@ -278,7 +279,8 @@ class JobFixture:
         self.exchange.write_result("d", CompileResult())
         self.engines = self.exchange.find_engines("d", ORDER)
         node_cache = None if cache is None else NodeCache(cache, 1 << 20)
-        self.jobs = EngineJobs(self.exchange, folder, node_cache, self.processes.run_module)
+        shared = CompileCache(node_cache)
+        self.jobs = EngineJobs(self.exchange, folder, shared, self.processes.run_module)
 
     def miss(self, *shapes: BucketShape) -> None:
         counts = tuple((shape, 100 - number) for number, shape in enumerate(shapes))
@@ -304,9 +306,9 @@ def test_what_is_missed_most_is_compiled_once_and_no_more_than_the_limit(tmp_pat
     assert len(fixture.processes.commands) == MAX_BUCKETS
     assert all((fixture.engines.root / bucket.file).is_file() for bucket in buckets)
     # A compiler that starts again finds them.
-    assert not EngineJobs(fixture.exchange, tmp_path, None, fixture.processes.run_module).compile_next(
-        fixture.job
-    )
+    assert not EngineJobs(
+        fixture.exchange, tmp_path, CompileCache(None), fixture.processes.run_module
+    ).compile_next(fixture.job)
 
 
 def test_a_shape_that_is_left_out_has_its_reason_and_is_not_tried_again(tmp_path: Path) -> None:
@@ -356,7 +358,7 @@ def test_a_withdrawn_job_counts_as_no_attempt(tmp_path: Path) -> None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        EngineJobs(fixture.exchange, tmp_path, None, withdraw).compile_next(fixture.job)
+        EngineJobs(fixture.exchange, tmp_path, CompileCache(None), withdraw).compile_next(fixture.job)
     assert [bucket.attempts for bucket in fixture.engines.read_buckets()] == [0]
     assert list(tmp_path.glob(".scratch-*")) == []
 
@@ -401,13 +403,16 @@ def test_an_engine_of_the_cache_has_the_lookups_of_the_graph_and_not_those_of_it
 @pytest.mark.parametrize(
     ("record", "is_cached"),
     [
-        (b'{"file": "engine", "speedup": 1.5}', True),
-        (b'{"file": "../../victim", "speedup": 1.5}', True),
-        (b'{"file": "no/such/folder", "speedup": 1.5}', True),
-        (b'{"file": "", "speedup": 1.5}', False),
-        (b'{"file": "engine", "speedup": NaN}', False),
-        (b'{"file": "engine", "speedup": "fast"}', False),
-        (b'{"file": "engine"}', False),
+        (b'{"file": "engine", "sha256": "DIGEST", "speedup": 1.5}', True),
+        (b'{"file": "../../victim", "sha256": "DIGEST", "speedup": 1.5}', True),
+        (b'{"file": "no/such/folder", "sha256": "DIGEST", "speedup": 1.5}', True),
+        (b'{"file": "engine", "sha256": "../../victim", "speedup": 1.5}', False),
+        (b'{"file": "engine", "sha256": "", "speedup": 1.5}', False),
+        (b'{"file": "engine", "speedup": 1.5}', False),
+        (b'{"file": "", "sha256": "DIGEST", "speedup": 1.5}', False),
+        (b'{"file": "engine", "sha256": "DIGEST", "speedup": NaN}', False),
+        (b'{"file": "engine", "sha256": "DIGEST", "speedup": "fast"}', False),
+        (b'{"file": "engine", "sha256": "DIGEST"}', False),
         (b"[]", False),
         (b"\xff\x00", False),
         (b"", False),
@@ -421,6 +426,8 @@ def test_a_record_of_the_cache_names_no_file_and_a_damaged_one_is_a_miss(
     assert first.compile_next()
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
+    [engine] = (tmp_path / "cache" / "names").glob("*.engine")
+    record = record.replace(b"DIGEST", engine.stem.encode())
     [name] = (tmp_path / "cache" / "names").glob("*.bucket")
     name.write_text(hashlib.sha256(record).hexdigest())
     (tmp_path / "cache" / "blobs" / name.read_text()).write_bytes(record)

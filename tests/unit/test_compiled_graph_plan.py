@@ -255,6 +255,35 @@ def test_the_status_has_the_shapes_that_come_often_and_what_runs_them() -> None:
     assert planned.requeue_after is not None
 
 
+def test_where_no_engine_runs_any_shape_the_condition_has_a_reason_and_what_to_do() -> None:
+    reason = "OpenVINO does not compile the graph: operator Foo is unknown"
+    engines = EngineReport(buckets=(BucketResult(shape="x 1x4"), BucketResult(shape="x 2x4", reason=reason)))
+
+    planned = plan(
+        an_inference(compile={"engine": "OpenVINO"}),
+        compile_report(CompilePhase.COMPILED, passes=PASSES, engines=engines),
+    )
+
+    assert (condition(planned) or NO_CONDITION)[2].endswith(
+        f"; OpenVINO runs 0 of 1 shapes that come often ({reason}); remove spec.compile.engine if that stays so"
+    )
+
+
+def test_a_store_for_compiled_graphs_is_ordered_and_its_failure_is_named() -> None:
+    inference = an_inference(compile={"cache": "s3://models/compiled"})
+
+    assert make_desired_state(inference, SETTINGS, epoch=1).compile_cache == "s3://models/compiled"
+    assert make_desired_state(an_inference(compile={}), SETTINGS, epoch=1).compile_cache == ""
+    disabled = an_inference(compile={"passes": "Disabled", "cache": "s3://models/compiled"})
+    assert make_desired_state(disabled, SETTINGS, epoch=1).compile_cache == ""
+    problem = "s3://models/compiled/a.graph may not be written"
+    for phase in (CompilePhase.COMPILING, CompilePhase.UNCHANGED, CompilePhase.COMPILED):
+        planned = plan(inference, compile_report(phase, cache_problem=problem))
+        assert (condition(planned) or NO_CONDITION)[2].endswith(
+            f"; spec.compile.cache is not used: {problem}"
+        )
+
+
 def test_the_status_has_the_shapes_although_the_passes_failed() -> None:
     failure = compile_report(CompilePhase.FAILED, message="no memory", engines=ENGINES)
 

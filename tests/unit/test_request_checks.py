@@ -13,6 +13,7 @@ from builders.columns_model import COLUMNS, publish_columns
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
 from tidegate_dataplane.compiler.compare_requests import compare_files
+from tidegate_dataplane.compiler.compile_cache import CompileCache
 from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob, CompileResult
 from tidegate_dataplane.compiler.request_checks import MAX_PAUSE_S, MIN_PAUSE_S, RequestChecks
 from tidegate_dataplane.compiler.shared_graphs import WITHDRAWAL_S, SharedGraphs, make_cache_key
@@ -34,7 +35,7 @@ class CheckedVersion:
             model="ctr", version=1, digest=DIGEST, source=folder / "models" / "1" / "model.onnx"
         )
         self.other = folder / "models" / "2" / "model.onnx"
-        self.shared = SharedGraphs(NodeCache(folder / "node", 64 << 20), lambda: self.now_s)
+        self.shared = SharedGraphs(CompileCache(NodeCache(folder / "node", 64 << 20)), lambda: self.now_s)
         (folder / "scratch").mkdir()
         self.crashes = False
         self.while_comparing: Callable[[], None] = lambda: None

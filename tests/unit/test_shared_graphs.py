@@ -10,8 +10,9 @@ import pytest
 
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
+from tidegate_dataplane.compiler.compile_cache import CompileCache
 from tidegate_dataplane.compiler.exchange import CompileResult
-from tidegate_dataplane.compiler.shared_graphs import WITHDRAWAL_S, SharedGraphs, add_cache_file
+from tidegate_dataplane.compiler.shared_graphs import WITHDRAWAL_S, SharedGraphs
 
 KEY = "k1"
 
@@ -31,8 +32,8 @@ def share(folder: Path, clock: Callable[[], float] = time.time) -> SharedGraphs:
     return SharedGraphs(open_cache(folder), clock)
 
 
-def open_cache(folder: Path) -> NodeCache:
-    return NodeCache(folder / "node", 1 << 20)
+def open_cache(folder: Path) -> CompileCache:
+    return CompileCache(NodeCache(folder / "node", 1 << 20))
 
 
 def test_a_second_pod_takes_the_graph_of_the_first(tmp_path: Path, stored: CompileResult) -> None:
@@ -57,7 +58,7 @@ def test_a_withdrawal_of_an_earlier_release_holds_for_its_day(tmp_path: Path) ->
     """They replaced the result by one without a graph."""
     target = tmp_path / "second.onnx"
     withdrawn = CompileResult(message="answered otherwise")
-    add_cache_file(open_cache(tmp_path), f"{KEY}.result", withdrawn.model_dump_json().encode())
+    open_cache(tmp_path).add_file(f"{KEY}.result", withdrawn.model_dump_json().encode())
     assert share(tmp_path).load_result(KEY, target) == withdrawn.model_copy(update={"cached": True})
     later = share(tmp_path, lambda: time.time() + WITHDRAWAL_S)
     assert later.load_result(KEY, target) is None, "so that it is compiled again"

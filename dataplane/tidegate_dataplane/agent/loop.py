@@ -13,6 +13,7 @@ from tidegate_dataplane.agent import state
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.artefacts.source import OpenSource
 from tidegate_dataplane.agent.artefacts.table_convert import ConvertTable, convert_in_process
+from tidegate_dataplane.agent.compile_store import CompileStore
 from tidegate_dataplane.agent.config_text import ModelConfig, to_config_text
 from tidegate_dataplane.agent.event_reports import EventReports
 from tidegate_dataplane.agent.files import OrderCheckpoint
@@ -40,6 +41,7 @@ from tidegate_dataplane.compiler.exchange import CompileFolder
 from tidegate_dataplane.contract import (
     AgentReport,
     BatchingReport,
+    CompileReport,
     DesiredState,
     EventStreamReport,
     FailureReason,
@@ -112,11 +114,13 @@ class Agent:
         samples: SampleConsumer | None = None,
         runners: RunnerRegistry | None = None,
         stream: StreamConsumer | None = None,
+        compile_store: CompileStore | None = None,
         convert: ConvertTable = convert_in_process,
     ) -> None:
         self._settings = settings
         self._samples = samples
         self._stream = stream
+        self._compile_store = compile_store
         self._runners = runners
         self._server = server
         self._repository = repository
@@ -188,6 +192,7 @@ class Agent:
         )
         return report.model_copy(
             update={
+                "compile": self._report_compilation(report.compile),
                 "batching": self._report_batching(report.serving, native=native),
                 "samples": self._samples.report(native=native) if self._samples is not None else None,
                 "stream": self._stream.report() if self._stream is not None else None,
@@ -195,6 +200,11 @@ class Agent:
                 "ended": self._runners.report() if self._runners is not None else None,
             }
         )
+
+    def _report_compilation(self, report: CompileReport | None) -> CompileReport | None:
+        if report is None or self._compile_store is None or not self._compile_store.problem:
+            return report
+        return report.model_copy(update={"cache_problem": self._compile_store.problem})
 
     def _report_batching(self, version: int | None, *, native: bool) -> BatchingReport | None:
         model = self.served_model
@@ -227,6 +237,8 @@ class Agent:
             self._samples.follow_order(order)
         if self._stream is not None:
             self._stream.follow_order(order)
+        if self._compile_store is not None:
+            self._compile_store.follow_order(order)
 
     async def run(self) -> None:
         """Take steps until cancelled."""

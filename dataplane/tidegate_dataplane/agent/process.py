@@ -12,8 +12,9 @@ import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
-from tidegate_dataplane.agent.artefacts.source_factory import make_source_opener
+from tidegate_dataplane.agent.artefacts.source_factory import make_source_opener, make_store_opener
 from tidegate_dataplane.agent.certificates import make_server_certificate
+from tidegate_dataplane.agent.compile_store import CompileStore
 from tidegate_dataplane.agent.control import control_app, shared_control_app
 from tidegate_dataplane.agent.control_server import ControlServer
 from tidegate_dataplane.agent.drain import Drain
@@ -22,7 +23,7 @@ from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.nearline.stream import NearlineStream, make_worker_starter
 from tidegate_dataplane.agent.probes import ServingAgent, probes_app
-from tidegate_dataplane.agent.repository import ModelRepository
+from tidegate_dataplane.agent.repository import COMPILE_DIR, ModelRepository
 from tidegate_dataplane.agent.runners import RunnerRegistry
 from tidegate_dataplane.agent.samples.log import SampleLog
 from tidegate_dataplane.agent.samples.sink_factory import make_sink_opener
@@ -30,6 +31,8 @@ from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.agent.shared_models import SharedModels
 from tidegate_dataplane.agent.stopping import run_until, watch_stop_signals
 from tidegate_dataplane.agent.triton import Triton
+from tidegate_dataplane.compiler.cache_exchange import CacheExchange
+from tidegate_dataplane.compiler.exchange import CACHE_FOLDER
 from tidegate_dataplane.contract import DesiredState
 
 log = structlog.get_logger()
@@ -117,6 +120,10 @@ def _wire_agent(
         return model not in runners.broken_models and await triton.is_ready(model) is True
 
     stream = NearlineStream(make_worker_starter(settings, environment, metrics, model_answers))
+    compile_store = CompileStore(
+        CacheExchange(settings.cache_dir / COMPILE_DIR / CACHE_FOLDER),
+        make_store_opener(settings, environment),
+    )
     agent = Agent(
         settings,
         triton,
@@ -127,13 +134,14 @@ def _wire_agent(
         samples=samples,
         runners=runners,
         stream=stream,
+        compile_store=compile_store,
     )
     agent.start_with(_first_order(settings))
     return _ServingParts(
         agent,
         control_app(agent),
         metrics.render_text,
-        (agent.run, agent.tables.watch_tables),
+        (agent.run, agent.tables.watch_tables, compile_store.move_files),
         stream.finish_work,
     )
 

@@ -160,9 +160,16 @@ Action = Wait | FetchArtefact | LoadVersions | SwitchGraph | LoadTables | Refuse
 def content_of(desired: DesiredState) -> DesiredState:
     """Return the order without its sender: a new leader or an edited label does not make a new order.
 
-    The sample log, the stream and the graph passes are left out as well: no version is fetched or rolled back for them.
+    The sample log, the stream, and the graph passes with their cache are left out as well: no version is fetched or rolled back for them.
     """
-    changes = {"epoch": 0, "generation": 0, "samples": None, "stream": None, "graph_passes": False}
+    changes = {
+        "epoch": 0,
+        "generation": 0,
+        "samples": None,
+        "stream": None,
+        "graph_passes": False,
+        "compile_cache": "",
+    }
     return desired.model_copy(update=changes)
 
 

@@ -4,7 +4,6 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,9 +14,9 @@ import structlog
 
 import tidegate_dataplane.engines
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
-from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
+from tidegate_dataplane.compiler.compile_cache import CompileCache
 from tidegate_dataplane.compiler.exchange import SCRATCH_PREFIX, CompileFolder, CompileJob, RunModule
-from tidegate_dataplane.compiler.shared_graphs import add_cache_file, describe_passes
+from tidegate_dataplane.compiler.shared_graphs import describe_passes
 from tidegate_dataplane.contract import EngineOrder
 from tidegate_dataplane.engines.bucket_shapes import BucketShape
 from tidegate_dataplane.engines.engine_folder import ENGINE_FILE, CompiledBucket, EngineFolder, describe_shape
@@ -37,7 +36,7 @@ class EngineJobs:
     """The engines of the ordered version: takes what runners refuse out, and compiles what they miss most."""
 
     def __init__(
-        self, folder: CompileFolder, scratch_dir: Path, cache: NodeCache | None, run_module: RunModule
+        self, folder: CompileFolder, scratch_dir: Path, cache: CompileCache, run_module: RunModule
     ) -> None:
         self._folder, self._scratch_dir, self._cache, self._run_module = (
             folder,
@@ -93,16 +92,14 @@ class EngineJobs:
         buckets = EngineFolder(scratch).read_buckets()
         if status != 0 or len(buckets) != 1:
             return None
-        if buckets[0].file and self._cache is not None:
+        if buckets[0].file:
             _share_engine(self._cache, key, buckets[0], scratch / ENGINE_FILE)
         return buckets[0]
 
     def _load_cached(
         self, job: CompileJob, arguments: Sequence[str], key: str, scratch: Path
     ) -> CompiledBucket | None:
-        """Return the engine of another pod of this node, after comparing it with the graph again."""
-        if self._cache is None:
-            return None
+        """Return the engine of another pod, after comparing it with the graph again."""
         engine = scratch / ENGINE_FILE
         try:
             speedup = _copy_shared_engine(self._cache, key, engine)
@@ -142,26 +139,25 @@ class EngineJobs:
         return replace(bucket, file=f"{sha256}.engine", sha256=sha256)
 
 
-def _copy_shared_engine(cache: NodeCache, key: str, target: Path) -> float | None:
-    """Copy an engine of the node's cache and return its measured speedup; None if there is none."""
-    record, blob = cache.find_intact(f"{key}.bucket"), cache.find_intact(f"{key}.engine")
-    if record is None or blob is None:
+def _copy_shared_engine(cache: CompileCache, key: str, target: Path) -> float | None:
+    """Copy an engine of another pod and return its measured speedup; None if there is none."""
+    record = cache.read_file(f"{key}.bucket")
+    if record is None:
         return None
-    content = json.loads(record.read_bytes())
+    content = json.loads(record)
     # Its name of a file is not used: it could be that of a file elsewhere.
     speedup = float(content["speedup"]) if content["file"] else math.nan
-    if not math.isfinite(speedup):
+    if not math.isfinite(speedup) or not cache.copy_file(str(content["sha256"]), ".engine", target):
         return None
-    shutil.copyfile(blob, target)
     return speedup
 
 
-def _share_engine(cache: NodeCache, key: str, bucket: CompiledBucket, engine: Path) -> None:
-    """Add an engine and its record to the node's cache, if they fit."""
-    record = json.dumps(asdict(bucket)).encode()
+def _share_engine(cache: CompileCache, key: str, bucket: CompiledBucket, engine: Path) -> None:
+    """Add an engine, under its own digest, and then the record that names it."""
     try:
-        if add_cache_file(cache, f"{key}.engine", engine.read_bytes()):
-            add_cache_file(cache, f"{key}.bucket", record)
+        sha256 = hash_file(engine)
+        cache.add_file(f"{sha256}.engine", engine)
+        cache.add_file(f"{key}.bucket", json.dumps(asdict(replace(bucket, sha256=sha256))).encode())
     except Exception as error:  # noqa: BLE001 - whatever the cache has, the engine serves this pod
         log.warning("engine_not_shared", key=key, error=str(error))
 

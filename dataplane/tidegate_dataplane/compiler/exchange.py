@@ -18,6 +18,8 @@ from tidegate_dataplane.sampling.kept_requests import REQUESTS_FOLDER, list_requ
 GRAPH_FILE = "graph.onnx"
 COMPARISON_FILE = "comparison.json"
 SCRATCH_PREFIX = ".scratch-"
+CACHE_FOLDER = ".cache"
+"""Of the files that pods share through an object store."""
 MAX_TEXT_CHARS = 512
 """Of a shape or a reason in a report."""
 MAX_REPORTED = 64

@@ -15,8 +15,11 @@ import structlog
 from pydantic import ValidationError
 
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
+from tidegate_dataplane.compiler.cache_exchange import CacheExchange
+from tidegate_dataplane.compiler.compile_cache import CompileCache
 from tidegate_dataplane.compiler.engine_jobs import EngineJobs
 from tidegate_dataplane.compiler.exchange import (
+    CACHE_FOLDER,
     GRAPH_FILE,
     SCRATCH_PREFIX,
     CompileFolder,
@@ -51,7 +54,9 @@ class Compiler:
         self._should_stop = should_stop
         self._folder = CompileFolder(settings.exchange_dir)
         folder = settings.node_cache_dir
-        cache = None if folder is None else NodeCache(folder, settings.node_cache_bytes)
+        node = None if folder is None else NodeCache(folder, settings.node_cache_bytes)
+        self._store = CacheExchange(settings.exchange_dir / CACHE_FOLDER)
+        cache = CompileCache(node, self._store, should_stop)
         self._shared = SharedGraphs(cache)
         self._engines = EngineJobs(self._folder, settings.exchange_dir, cache, self._run_module)
         self._wait = RequestWait(self._folder, settings.request_wait_s)
@@ -61,6 +66,7 @@ class Compiler:
         """Compile jobs until told to stop; no error ends the process, since its end would make the pod unready."""
         for scratch in self._settings.exchange_dir.glob(f"{SCRATCH_PREFIX}*"):
             shutil.rmtree(scratch, ignore_errors=True)
+        self._store.remove_leftovers()
         while not self._should_stop():
             job = self._folder.read_job()
             try:
@@ -141,7 +147,7 @@ class Compiler:
     def _load_cached(
         self, job: CompileJob, key: str, scratch: Path, options: Sequence[str]
     ) -> CompileResult | None:
-        """Return the result of another pod of this node, after comparing its graph with the published one again."""
+        """Return the result of another pod, after comparing its graph with the published one again."""
         graph = scratch / GRAPH_FILE
         result = self._shared.load_result(key, graph)
         if result is None or not result.graph_sha256:

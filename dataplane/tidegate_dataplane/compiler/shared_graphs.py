@@ -1,20 +1,19 @@
-"""Compiled graphs in the node's cache, by everything that decides them: content, passes, libraries, instruction set."""
+"""Compiled graphs that pods share, by everything that decides them: content, passes, libraries, instruction set."""
 
 import hashlib
 import importlib.metadata
 import json
 import platform
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 import tidegate_dataplane.graph_passes
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
-from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
+from tidegate_dataplane.compiler.compile_cache import CompileCache
 from tidegate_dataplane.compiler.exchange import CompileResult
 
 Record = TypeVar("Record", bound=BaseModel)
@@ -50,41 +49,35 @@ class Withdrawal(BaseModel):
 
 
 class SharedGraphs:
-    """Results and graphs that pods of one namespace share on a node; each is checked against its digest when it is read."""
+    """Results and graphs that pods share; each graph is checked against its digest when it is read."""
 
-    def __init__(self, cache: NodeCache | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, cache: CompileCache, clock: Callable[[], float] = time.time) -> None:
         self._cache, self._clock = cache, clock
 
     def load_result(self, key: str, target: Path) -> CompileResult | None:
         """Return a result, with its graph copied to `target` unless it was withdrawn; None if there is none or it is damaged."""
-        if self._cache is None:
-            return None
         withdrawal = self._read_withdrawal(key)
         if withdrawal is not None and (withdrawal.times > 1 or not self._has_ended(withdrawal)):
             return withdrawal.result.model_copy(update={"cached": True})
         result = self._read_record(f"{key}.result", CompileResult)
-        graph = self._cache.find_intact(f"{key}.graph")
-        if result is None or graph is None or graph.name != result.graph_sha256:
-            return None
         try:
-            shutil.copyfile(graph, target)
-        except OSError:
+            if result is None or not self._cache.copy_file(result.graph_sha256, ".graph", target):
+                return None
+        except (OSError, ValueError):
             return None
         return result.model_copy(update={"cached": True, "compared_requests": 0})
 
     def withdraw_result(self, key: str, result: CompileResult) -> None:
-        """Let other pods of the node know that a graph answers otherwise, so that they do not compile it again.
+        """Let other pods know that a graph answers otherwise, so that they do not compile it again.
 
         Pods that serve the same graph withdraw it within seconds: only one from a trial after the first day confirms it.
         """
-        if self._cache is None:
-            return
         earlier = self._read_withdrawal(key)
         if earlier is not None and not self._has_ended(earlier):
             return
         times = 1 if earlier is None else earlier.times + 1
         withdrawal = Withdrawal(result=result, at_s=self._clock(), times=times)
-        add_cache_file(self._cache, f"{key}.withdrawal", withdrawal.model_dump_json().encode())
+        self._cache.add_file(f"{key}.withdrawal", withdrawal.model_dump_json().encode())
 
     def _has_ended(self, withdrawal: Withdrawal) -> bool:
         return abs(self._clock() - withdrawal.at_s) >= WITHDRAWAL_S
@@ -95,7 +88,7 @@ class SharedGraphs:
         Earlier releases wrote a result without a graph instead, as old as its name in the cache.
         """
         withdrawal = self._read_record(f"{key}.withdrawal", Withdrawal)
-        if withdrawal is not None or self._cache is None:
+        if withdrawal is not None:
             return withdrawal
         result = self._read_record(f"{key}.result", CompileResult)
         if result is None or result.graph_sha256:
@@ -105,26 +98,16 @@ class SharedGraphs:
 
     def _read_record(self, name: str, kind: type[Record]) -> Record | None:
         """Return a record of the cache; None if there is none or it is damaged."""
-        path = self._cache.find_intact(name) if self._cache is not None else None
         try:
-            return None if path is None else kind.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
+            content = self._cache.read_file(name)
+            return None if content is None else kind.model_validate_json(content)
+        except (OSError, ValueError):  # not text, or no such record
             return None
 
     def store_result(self, key: str, result: CompileResult, graph: Path) -> None:
-        """Add a result and its graph, if they fit."""
-        if self._cache is not None and add_cache_file(self._cache, f"{key}.graph", graph.read_bytes()):
-            add_cache_file(self._cache, f"{key}.result", result.model_dump_json().encode())
-
-
-def add_cache_file(cache: NodeCache, name: str, content: bytes) -> bool:
-    """Add a file to the node's cache; return whether it fits."""
-    entry = cache.begin_entry(len(content))
-    if entry is None:
-        return False
-    entry.append(content)
-    entry.finish(name, complete=True, expected_sha256=None)
-    return True
+        """Add a graph, under its own digest, and then the result that names it."""
+        self._cache.add_file(f"{result.graph_sha256}.graph", graph)
+        self._cache.add_file(f"{key}.result", result.model_dump_json().encode())
 
 
 def read_processor() -> str:

@@ -59,7 +59,7 @@ class BucketResult(ContractModel):
     max_error: float | None = Field(
         default=0.0, description="of an answer, as a share of the output's largest number"
     )
-    cached: bool = Field(default=False, description="whether another pod of the node had compiled it")
+    cached: bool = Field(default=False, description="whether another pod had compiled it")
 
 
 class EngineReport(ContractModel):
@@ -98,7 +98,7 @@ class CompileOutcome(ContractModel):
     nodes_before: int = 0
     nodes_after: int = 0
     seconds: float = Field(default=0.0, description="how long the passes took, where they ran")
-    cached: bool = Field(default=False, description="whether another pod of the node had compiled it")
+    cached: bool = Field(default=False, description="whether another pod had compiled it")
     compared_requests: int = Field(
         default=0, description="requests of clients that both graphs have answered alike"
     )
@@ -110,3 +110,8 @@ class CompileReport(CompileOutcome):
     version: int
     phase: CompilePhase
     engines: EngineReport | None = Field(default=None, exclude_if=lambda engines: engines is None)
+    cache_problem: str = Field(
+        default="",
+        exclude_if=lambda problem: not problem,
+        description="why the object store for compiled graphs cannot be used",
+    )

@@ -150,6 +150,11 @@ class DesiredState(ContractModel):
         exclude_if=lambda engine: engine is None,
         description="compile the shapes that requests often have for an engine, after the graph passes",
     )
+    compile_cache: str = Field(
+        default="",
+        exclude_if=lambda uri: not uri,
+        description="folder of an object store through which pods share compiled graphs and engines; empty: none",
+    )
     max_artefact_bytes: int = Field(default=20 * GIBIBYTE, ge=1)
     max_table_bytes: int | None = Field(
         default=None,

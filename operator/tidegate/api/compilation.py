@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from tidegate.api.fields import Memory
+from tidegate.api.fields import Memory, ObjectStoreUri
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.schema import ListAtomic, ListMap, ValidationRule
 from tidegate_dataplane.contract import EnginePrecision
@@ -125,6 +125,14 @@ class CompileSpec(ApiModel):
         ),
     ] = EnginePrecision.FP32
     buckets: Annotated[CompileBuckets | None, Field(description=CompileBuckets.__doc__)] = None
+    cache: Annotated[
+        ObjectStoreUri | None,
+        Field(
+            description="Folder in which pods share what they have compiled, also with other nodes and clusters: s3://<bucket>/<prefix> "
+            "or gs://<bucket>/<prefix>. Read and written with the Secret of the model. Whoever may write there can change what "
+            "models answer. Absent: pods of the namespace share it on their node, if the operator has a node cache."
+        ),
+    ] = None
 
 
 class GraphPassStatus(StatusModel):

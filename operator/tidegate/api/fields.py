@@ -218,16 +218,25 @@ TableFolderUri = Annotated[
 ]
 
 
-WritableUri = Annotated[
-    str,
-    Field(min_length=1, max_length=MAX_URI_LENGTH),
-    ValidationRules(
+def _allow_folders_of(schemes: Sequence[UriScheme]) -> ValidationRules:
+    """Return the rules of a folder that pods write to."""
+    return ValidationRules(
         must_match(
-            f"({_make_uri_pattern(WRITABLE_SCHEMES)})(/[A-Za-z0-9._/=-]*)?",
-            f"must be {_list_choices([scheme.uri_form for scheme in WRITABLE_SCHEMES])}, of letters, digits and ._=-",
+            f"({_make_uri_pattern(schemes)})(/[A-Za-z0-9._/=-]*)?",
+            f"must be {_list_choices([scheme.uri_form for scheme in schemes])}, of letters, digits and ._=-",
         ),
         must_not_match(r"(^|/)[.][.](/|$)", "must not leave the folder that it names: remove the .. from it"),
-    ),
+    )
+
+
+WritableUri = Annotated[
+    str, Field(min_length=1, max_length=MAX_URI_LENGTH), _allow_folders_of(WRITABLE_SCHEMES)
+]
+
+ObjectStoreUri = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_URI_LENGTH),
+    _allow_folders_of([scheme for scheme in WRITABLE_SCHEMES if not scheme.traits.is_mounted]),
 ]
 
 

@@ -81,8 +81,9 @@ def make_desired_state(
         max_queue_delay_us=delay // timedelta(microseconds=1),
         instances=inference.spec.instances,
         shared_inputs=tuple(sorted(model.shared_inputs)),
-        graph_passes=inference.spec.has_graph_passes and not (slices is not None and slices.devices),
+        graph_passes=_has_graph_passes(inference, slices),
         engine=_make_engine_order(inference, slices),
+        compile_cache=_find_compile_cache(inference, slices),
         keep_versions=inference.spec.rollout.keep_versions,
         warmup_requests=inference.spec.rollout.warmup.requests,
         samples=make_sample_order(inference.spec.logging),
@@ -93,9 +94,14 @@ def make_desired_state(
     )
 
 
+def _has_graph_passes(inference: Inference, slices: SliceResources | None) -> bool:
+    """Return whether graphs are compiled: not for a GPU, on which nothing was proved."""
+    return inference.spec.has_graph_passes and not (slices is not None and slices.devices)
+
+
 def _make_engine_order(inference: Inference, slices: SliceResources | None) -> EngineOrder | None:
     spec = inference.spec
-    if spec.compile is None or not spec.has_engine or (slices is not None and slices.devices):
+    if spec.compile is None or not spec.has_engine or not _has_graph_passes(inference, slices):
         return None
     buckets = spec.compile.buckets or CompileBuckets()
     return EngineOrder(
@@ -104,6 +110,13 @@ def _make_engine_order(inference: Inference, slices: SliceResources | None) -> E
         rows=buckets.rows or (),
         lengths=buckets.lengths or (),
     )
+
+
+def _find_compile_cache(inference: Inference, slices: SliceResources | None) -> str:
+    spec = inference.spec
+    if spec.compile is None or not _has_graph_passes(inference, slices):
+        return ""
+    return spec.compile.cache or ""
 
 
 def hash_source(inference: Inference) -> str:
@@ -236,9 +249,9 @@ def make_serving_pod(
 
 
 def _find_compiler_memory(inference: Inference, slices: SliceResources | None) -> str:
-    """Return the memory limit of the compiler; empty if no graph is compiled, as for a GPU, on which nothing was proved."""
+    """Return the memory limit of the compiler; empty if no graph is compiled."""
     spec = inference.spec
-    if spec.compile is None or not spec.has_graph_passes or (slices is not None and slices.devices):
+    if spec.compile is None or not _has_graph_passes(inference, slices):
         return ""
     own_memory = spec.own_resources.memory if slices is None else slices.memory
     return canonicalize_quantity(spec.compile.memory or own_memory)

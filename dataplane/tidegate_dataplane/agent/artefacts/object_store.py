@@ -5,6 +5,7 @@ import json
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # Of one whole object; a stall is noticed by the time without a chunk.
 REQUEST_TIMEOUT = "6 hours"
+LEAST_BYTES_PER_S = 1 << 20
+"""A file that is written more slowly has failed: nothing shows how far it is."""
 # Keys of the Secret, or variables that a cloud's webhook sets, and the store's names for them.
 S3_KEYS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "access_key_id",
@@ -177,32 +180,43 @@ class ObjectSource:
 
     async def create(self, path: str, content: bytes) -> bool:
         """Write one object if its name is free; return False, and change nothing, if it is taken."""
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            await self._write_object(path, content, len(content), mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    async def put(self, path: str, content: bytes) -> None:
+        """Write one object atomically."""
+        await self._write_object(path, content, len(content))
+
+    async def put_file(self, path: str, file: Path) -> None:
+        """Write one object with the content of a file, atomically, in parts if it is large."""
+        try:
+            size = await asyncio.to_thread(lambda: file.stat().st_size)
+        except OSError as error:
+            raise self._translate_error(path, error, verb="written") from error
+        await self._write_object(path, file, size)
+
+    async def _write_object(
+        self,
+        path: str,
+        content: bytes | Path,
+        size: int,
+        *,
+        mode: Literal["create", "overwrite"] = "overwrite",
+    ) -> None:
         from obstore import put_async
         from obstore.exceptions import AlreadyExistsError
 
         self._check_may_write(path)
         try:
             store = self._open_store()
-            async with asyncio.timeout(self._stall_timeout_s * 4):
-                await put_async(store, self._object_key(path), content, mode="create")
-        except ArtefactError:
-            raise
-        except AlreadyExistsError:
-            return False
-        except Exception as error:
-            raise self._translate_error(path, error, verb="written") from error
-        return True
-
-    async def put(self, path: str, content: bytes) -> None:
-        """Write one object atomically."""
-        from obstore import put_async
-
-        self._check_may_write(path)
-        try:
-            store = self._open_store()
-            async with asyncio.timeout(self._stall_timeout_s * 4):
-                await put_async(store, self._object_key(path), content)
-        except ArtefactError:
+            async with asyncio.timeout(self._stall_timeout_s * 4 + size / LEAST_BYTES_PER_S):
+                await put_async(store, self._object_key(path), content, mode=mode)
+        except (ArtefactError, AlreadyExistsError):
             raise
         except Exception as error:
             raise self._translate_error(path, error, verb="written") from error

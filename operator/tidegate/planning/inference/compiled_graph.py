@@ -91,7 +91,16 @@ def _explain_engines(inference: Inference, reports: Sequence[CompileReport]) -> 
         if finished
         else "no shape has come often yet"
     )
+    if finished and not run:
+        reason = next(bucket.reason for bucket in engines.buckets if bucket.reason)
+        shapes += f" ({reason[:_MAX_REASON_CHARS]}); remove spec.compile.engine if that stays so"
     return f"; {shapes}" + (f"; {engines.message[:_MAX_REASON_CHARS]}" if engines.message else "")
+
+
+def _explain_cache(reports: Sequence[CompileReport]) -> str:
+    """Return why the store for compiled graphs is not used, to end a sentence with; empty if nothing is wrong with it."""
+    problem = next((report.cache_problem for report in reports if report.cache_problem), "")
+    return f"; spec.compile.cache is not used: {problem[:_MAX_REASON_CHARS]}" if problem else ""
 
 
 def is_compiling(inference: Inference, replicas: Sequence[ObservedReplica]) -> bool:
@@ -175,17 +184,18 @@ def judge_graphs(
         return Verdict(
             False,
             Reason.COMPILING,
-            f"the graph of version {version} is compiled on {ended} of {len(replicas)} replicas; meanwhile it serves as published",
+            f"the graph of version {version} is compiled on {ended} of {len(replicas)} replicas; meanwhile it serves as published"
+            f"{_explain_cache(reports)}",
         )
-    engines = _explain_engines(inference, reports)
+    details = f"{_explain_engines(inference, reports)}{_explain_cache(reports)}"
     if not phases[CompilePhase.COMPILED]:
         return Verdict(
             True,
             Reason.GRAPH_UNCHANGED,
-            f"no graph pass makes version {version} faster: it serves as published{engines}",
+            f"no graph pass makes version {version} faster: it serves as published{details}",
         )
     return Verdict(
         True,
         Reason.GRAPH_COMPILED,
-        f"{phases[CompilePhase.COMPILED]} of {len(replicas)} replicas run the compiled graph of version {version}{engines}",
+        f"{phases[CompilePhase.COMPILED]} of {len(replicas)} replicas run the compiled graph of version {version}{details}",
     )

@@ -1,0 +1,118 @@
+"""Compiled files that pods share by name: on their node, and in an object store."""
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tidegate_dataplane.agent.artefacts.checksum import hash_file
+from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
+from tidegate_dataplane.compiler.cache_exchange import CacheExchange
+
+log = structlog.get_logger()
+
+ANSWER_S: Final = 300.0
+"""Longest wait for a file of the store, which the agent answers long before unless it has ended."""
+_CHECK_S: Final = 0.05
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_CHUNK_BYTES: Final = 1 << 20
+
+
+class CompileCache:
+    """The node's cache, if there is one, and behind it the store that the agent reaches, if the order has one.
+
+    A name has one content for good, or its newest one is as good as any other. Files are not trusted: who takes one compares it.
+    """
+
+    def __init__(
+        self,
+        node: NodeCache | None,
+        store: CacheExchange | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node, self._store = node, store
+        self._should_stop, self._clock = should_stop, clock
+
+    def read_file(self, name: str) -> bytes | None:
+        """Return the content of a small file; None if no cache has it. Raises OSError, and ValueError for a damaged cache."""
+        path = None if self._node is None else self._node.find_intact(name)
+        if path is not None:
+            return path.read_bytes()
+        found = self._fetch_file(name)
+        if found is None or self._store is None:
+            return None
+        content = found.read_bytes()
+        self._keep_on_node(name, found)
+        self._store.withdraw_request(name)
+        return content
+
+    def copy_file(self, sha256: str, suffix: str, target: Path) -> bool:
+        """Copy the file with a content of this digest to `target`; return whether a cache has it intact. Raises as `read_file`."""
+        if not _DIGEST.fullmatch(sha256):
+            return False
+        name = f"{sha256}{suffix}"
+        path = None if self._node is None else self._node.find_intact(name)
+        if path is not None and path.name == sha256:
+            shutil.copyfile(path, target)
+            return True
+        found = self._fetch_file(name)
+        if found is None or self._store is None:
+            return False
+        try:
+            if hash_file(found) != sha256:
+                log.warning("compile_cache_damaged", file=name)
+                return False
+            self._keep_on_node(name, found)
+            found.replace(target)
+            return True
+        finally:
+            self._store.withdraw_request(name)
+
+    def find_time_added(self, name: str) -> float | None:
+        """Return when a file was added to the node's cache, in seconds since 1970; None if it is not there."""
+        return None if self._node is None else self._node.find_time_added(name)
+
+    def add_file(self, name: str, content: Path | bytes) -> None:
+        """Add a file, where it fits; what does not fit or cannot be written is not shared."""
+        try:
+            self._keep_on_node(name, content)
+            if self._store is not None and self._store.is_open:
+                self._store.offer_file(name, content)
+        except OSError as error:
+            log.warning("compiled_file_not_shared", file=name, error=str(error))
+
+    def _keep_on_node(self, name: str, content: Path | bytes) -> None:
+        if self._node is None:
+            return
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        entry = self._node.begin_entry(size)
+        if entry is None:
+            return
+        if isinstance(content, bytes):
+            entry.append(content)
+        else:
+            with content.open("rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    entry.append(chunk)
+        entry.finish(name, complete=True, expected_sha256=None)
+
+    def _fetch_file(self, name: str) -> Path | None:
+        """Return a file of the store, where the agent puts it; None if there is none."""
+        if self._store is None or not self._store.is_open:
+            return None
+        self._store.request_file(name)
+        deadline = self._clock() + ANSWER_S
+        while self._store.is_open and not self._should_stop() and self._clock() < deadline:
+            answered, path = self._store.read_answer(name)
+            if path is not None:
+                return path
+            if answered:
+                break
+            time.sleep(_CHECK_S)
+        self._store.withdraw_request(name)
+        return None
