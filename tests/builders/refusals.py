@@ -760,8 +760,14 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     _pipeline(
         "reserved",
         "pipeline.models[0].as",
-        "must not be features or tidegate_defaulted",
+        "must not be features, tidegate_defaulted or tidegate_not_current",
         {"inference": "ctr", "as": "features"},
+    ),
+    _pipeline(
+        "reserved-mark",
+        "pipeline.models[0].as",
+        "must not be features, tidegate_defaulted or tidegate_not_current",
+        {"inference": "ctr", "as": "tidegate_not_current"},
     ),
     _pipeline(
         "candidates-without-default",

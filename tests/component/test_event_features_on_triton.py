@@ -36,12 +36,17 @@ from tidegate_dataplane.contract import (
     BatchingMode,
     DesiredState,
     FeaturePlan,
+    ModelCall,
     ModelFormat,
     NatsEvents,
     OwnerKind,
+    TensorSpec,
 )
 from tidegate_dataplane.event_store import EVENTS_FOLDER
 from tidegate_dataplane.features.engine import FeatureEngine
+from tidegate_dataplane.pipeline.failures import CallError
+from tidegate_dataplane.pipeline.rows import RequestBatch
+from tidegate_dataplane.pipeline.worker import CallWorker, run_calls
 
 pytestmark = [pytest.mark.triton]
 
@@ -103,6 +108,26 @@ def ask(pod: ModelPod, users: Sequence[int], times: Sequence[int] | None = None)
         return {name: answer.as_numpy(name) for name in names}
 
 
+def ask_in_a_pipeline(pod: ModelPod, plan: FeaturePlan) -> Answer:
+    """Ask for the first feature of user 0, as a pipeline does that passes on which streams could not be read."""
+    call = ModelCall(
+        title="FeatureCompute user-features",
+        headers={},
+        model=pod.model,
+        inputs=plan.inputs,
+        outputs=plan.outputs[:1],
+        optional_outputs=(TensorSpec(name=NOT_CURRENT, dtype="BYTES", shape=(-1, 1)),),
+        timeout_us=10_000_000,
+    )
+    worker = CallWorker(f"127.0.0.1:{pod.triton.http_port}", call)
+    request = {spec.name: np.zeros((1, 1), dtype=np.int64) for spec in plan.inputs}
+    run_calls([(worker, RequestBatch([request]))])
+    worker.close()
+    (outcome,) = worker.outcomes
+    assert not isinstance(outcome, CallError), outcome
+    return outcome
+
+
 def inputs(users: Sequence[int], times: Sequence[int] | None = None) -> list[triton_grpc.InferInput]:
     columns = {"user_id": users, "position": range(len(users)), **({AS_OF: times} if times else {})}
     tensors: list[triton_grpc.InferInput] = []
@@ -151,6 +176,8 @@ def test_answers_are_bit_by_bit_those_of_the_same_events_in_a_file(
     for name, values in expected(plan, events, users, times).items():
         assert answer[name].tobytes() == values.tobytes(), name
         assert answer[name].dtype == values.dtype, name
+    # Pipelines ask so while a change from a Redis to the events of the pods rolls out.
+    assert list(ask_in_a_pipeline(pod, plan)) == [plan.outputs[0].name]
     (events_report,) = report.events
     assert (events_report.source, events_report.stored) == ("clicks", len(events))
     assert 'tidegate_agent_events_stored_total{source="clicks"} 200.0' in pod.metrics()
@@ -223,6 +250,7 @@ def test_a_pod_on_a_redis_answers_alike_and_marks_what_it_answers_without_it(
             answer = wait_until(read_in_time, what="Redis has answered within the request's time")
             for name, values in expected(plan, events, users, times).items():
                 assert answer[name].tobytes() == values.tobytes(), name
+            assert list(ask_in_a_pipeline(pod, shared)) == [plan.outputs[0].name, NOT_CURRENT]
             pod.wait_for(
                 "the agent has read the ingester's report",
                 lambda report: [item.stored for item in report.events] == [len(events)],

@@ -16,6 +16,7 @@ import pytest
 from builders.waiting import wait_until
 from tidegate_dataplane.contract import (
     DEFAULTED,
+    NOT_CURRENT,
     CandidateCut,
     ModelCall,
     PipelinePart,
@@ -273,6 +274,53 @@ def test_slow_features_leave_the_models_what_is_left(serving: Serving) -> None:
     assert float(left.removesuffix(" ms")) <= 30_000
     assert not isinstance(answer, CallError), answer
     assert answer[DEFAULTED].ravel().tolist() == [b"slow,quick"] * 2
+    pipeline.close()
+
+
+def test_features_that_are_not_current_are_marked_in_the_answer_of_each_request(serving: Serving) -> None:
+    mark = TensorSpec(name=NOT_CURRENT, dtype="BYTES", shape=(-1, 1))
+    content = np.zeros(3, dtype=np.float32).tobytes() + b"\x06\0\0\0clicks" * 3
+    entries = [
+        {"name": spec.name, "datatype": spec.dtype, "shape": [3, 1], "parameters": {"binary_data_size": size}}
+        for spec, size in ((Y, 12), (mark, 30))
+    ]
+    head = json.dumps({"outputs": entries}).encode()
+    lines = ["HTTP/1.1 200 said", f"Content-Length: {len(head + content)}", f"{LENGTH_HEADER}: {len(head)}"]
+    marked = "\r\n".join([*lines, "", ""]).encode() + head + content
+    server = serving(lambda _: marked)
+    call = a_part("features").call.model_copy(update={"optional_outputs": (mark,)})
+    plan = PipelinePlan(
+        gateway=server.address, features=call, parts=(a_part("good"),), inputs=(X,), outputs=(mark,)
+    )
+    pipeline = PipelineRunner(plan, lambda _: None)
+    one, two = ({"x": np.zeros((rows, 1), dtype=np.float32)} for rows in (1, 2))
+
+    first, second = pipeline.answer_requests([one, two])
+    assert not isinstance(first, CallError), first
+    assert not isinstance(second, CallError), second
+    assert (first["good"].tolist(), first[NOT_CURRENT].tolist()) == ([[0]], [[b"clicks"]])
+    assert second[NOT_CURRENT].tolist() == [[b"clicks"]] * 2
+    pipeline.close()
+
+    # A plan without the mark does not ask for it, and drops it.
+    without = a_pipeline(server.address, a_part("good"), features=a_part("features").call)
+    answers = without.answer_requests([one, two])
+    assert [list(answer) for answer in answers if not isinstance(answer, CallError)] == [["good"]] * 2
+    without.close()
+
+
+def test_features_without_a_mark_are_current(serving: Serving) -> None:
+    mark = TensorSpec(name=NOT_CURRENT, dtype="BYTES", shape=(-1, 1))
+    server = serving(lambda _: answered())
+    call = a_part("features").call.model_copy(update={"optional_outputs": (mark,)})
+    plan = PipelinePlan(
+        gateway=server.address, features=call, parts=(a_part("good"),), inputs=(X,), outputs=(mark,)
+    )
+    pipeline = PipelineRunner(plan, lambda _: None)
+
+    (answer,) = pipeline.answer_requests([ROWS])
+    assert not isinstance(answer, CallError), answer
+    assert answer[NOT_CURRENT].tolist() == [[b""]] * 2
     pipeline.close()
 
 

@@ -522,8 +522,12 @@ def test_features_over_events_are_loaded_once_their_streams_are_read(
         ]
 
 
-def test_with_a_redis_the_streams_that_could_not_be_read_are_an_output() -> None:
-    store = RedisStore(address="redis.ads:6379", key_prefix="ads/f", timeout_ms=50)
+@pytest.mark.parametrize(
+    "store", [None, RedisStore(address="redis.ads:6379", key_prefix="ads/f", timeout_ms=50)]
+)
+def test_the_streams_that_could_not_be_read_may_be_asked_for_while_a_change_of_the_store_rolls_out(
+    store: RedisStore | None,
+) -> None:
     plan = a_click_plan().model_copy(update={"store": store})
     wanted = order(kind=OwnerKind.FEATURE_COMPUTE, format=ModelFormat.FEATURES, uri="", plan=plan)
     stored = features_facts(plan)

@@ -445,13 +445,16 @@ def test_a_redis_for_streams_that_no_feature_reads_is_not_in_the_plan() -> None:
     assert plan_of(age, store={"redis": {"address": "redis.ads:6379"}}).store is None
 
 
-def test_the_output_that_names_streams_is_reserved_with_a_redis_only() -> None:
-    feature = {"name": "tidegate_not_current", "timeSince": {"source": "clicks"}}
+def test_the_output_that_names_streams_is_reserved_where_there_are_streams() -> None:
+    name = "tidegate_not_current"
+    feature = {"name": name, "timeSince": {"source": "clicks"}}
 
-    with pytest.raises(InvalidSpecError, match="choose another name") as caught:
-        plan_of(feature, store={"redis": {"address": "redis.ads:6379"}})
-    assert caught.value.path == "spec.features[0].name"
-    assert plan_of(feature).outputs[0].name == "tidegate_not_current"
+    for spec in ({}, {"store": {"redis": {"address": "redis.ads:6379"}}}):
+        with pytest.raises(InvalidSpecError, match="choose another name") as caught:
+            plan_of(feature, **spec)
+        assert caught.value.path == "spec.features[0].name"
+    lookup = {"name": name, "lookup": {"field": "profiles.age", "type": "int64"}}
+    assert compile_plan(a_feature_compute(features=[lookup])).outputs[0].name == name
 
 
 def test_a_key_of_two_entities_that_are_read_is_refused() -> None:

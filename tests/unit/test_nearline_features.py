@@ -17,7 +17,7 @@ from tidegate_dataplane.agent.nearline.featured_model import FeaturedModel
 from tidegate_dataplane.agent.nearline.features import FeatureClient
 from tidegate_dataplane.agent.nearline.message import InferenceTensor, MalformedError
 from tidegate_dataplane.agent.nearline.model import NoAnswerError
-from tidegate_dataplane.contract import ModelCall, StreamFeatures, TensorSpec
+from tidegate_dataplane.contract import NOT_CURRENT, ModelCall, StreamFeatures, TensorSpec
 from tidegate_dataplane.pipeline.wire import LENGTH_HEADER
 
 USER = TensorSpec(name="user_id", dtype="INT64", shape=(-1, 1))
@@ -127,9 +127,10 @@ async def test_the_model_gets_features_and_the_tensors_that_are_for_it() -> None
     async with asking(gateway, "city") as client:
         inputs = await client.compute_inputs(MESSAGE)
 
-    assert [item.name for item in inputs] == ["city", "price", "age"]
-    assert inputs[2].array.tolist() == [[1, 2], [3, 4]]
-    assert inputs[2].datatype == "FP32"
+    assert [item.name for item in inputs.tensors] == ["city", "price", "age"]
+    assert inputs.tensors[2].array.tolist() == [[1, 2], [3, 4]]
+    assert inputs.tensors[2].datatype == "FP32"
+    assert inputs.marks == ()
     ((path, headers, body),) = gateway.requests
     assert path == "/v2/models/users/infer"
     assert headers["x-tidegate-features"] == "ads/users"
@@ -281,6 +282,49 @@ async def test_a_version_with_other_inputs_gets_its_features() -> None:
         ["city", "price", "age"],
         ["city", "price", "other", "age"],
     ]
+
+
+async def test_a_result_names_the_streams_that_its_features_lack() -> None:
+    mark = TensorSpec(name=NOT_CURRENT, dtype="BYTES", shape=(-1, 1))
+    call = CALL.model_copy(update={"optional_outputs": (mark,)})
+    texts = b"\x06\0\0\0clicks\0\0\0\0"
+    ages = np.array([[1, 2], [3, 4]], dtype="<f4").tobytes()
+    entries = [
+        {"name": spec.name, "datatype": spec.dtype, "shape": shape, "parameters": {"binary_data_size": size}}
+        for spec, shape, size in ((AGE, [2, 2], len(ages)), (mark, [2, 1], len(texts)))
+    ]
+    document = json.dumps({"outputs": entries}).encode()
+    gateway = Gateway()
+    gateway.response = lambda: web.Response(
+        body=document + ages + texts, headers={LENGTH_HEADER: str(len(document))}
+    )
+    score = tensor("y", "FP32", [[0.5], [0.25]], np.float32)
+    asked: list[str] = []
+
+    class Scoring:
+        async def infer_outputs(
+            self, request_id: str, inputs: Sequence[InferenceTensor]
+        ) -> tuple[str, tuple[InferenceTensor, ...]]:
+            asked.extend(item.name for item in inputs)
+            return "2", (score,)
+
+        async def close_connection(self) -> None:
+            return
+
+    async with asking(gateway) as client:
+        order = client_order(client).model_copy(update={"call": call})
+        featured = FeaturedModel(Scoring(), FeatureClient(order, Model("age", "price").read_inputs))
+        version, outputs = await featured.infer_outputs("a", MESSAGE)
+        gateway.response = answer_ages
+        assert await featured.infer_outputs("b", MESSAGE) == ("2", (score,))
+        await featured.close_connection()
+
+    assert (version, [item.name for item in outputs]) == ("2", ["y", NOT_CURRENT])
+    assert outputs[1].array.tolist() == [[b"clicks"], [b""]]
+    assert asked == ["price", "age"] * 2
+    _, headers, body = gateway.requests[0]
+    requested = json.loads(body[: int(headers[LENGTH_HEADER])])["outputs"]
+    assert [item["name"] for item in requested] == ["age", NOT_CURRENT]
 
 
 async def test_a_model_without_a_feature_waits() -> None:

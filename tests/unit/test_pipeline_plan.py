@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
+from builders.live_features import live_features_spec
 from builders.model_access import a_model_access, a_route
 from builders.pipeline import a_loaded_inference, a_tensor, some_callees
 from tidegate.api.feature_compute import FeatureCompute
@@ -19,7 +21,7 @@ from tidegate.planning.access.pipeline_plan import Callees, compile_pipeline
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.pipeline import CompiledPipeline
-from tidegate_dataplane.contract import DEFAULTED, CandidateCut
+from tidegate_dataplane.contract import DEFAULTED, NOT_CURRENT, CandidateCut
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CTR = {"inference": "ctr", "as": "pctr"}
@@ -62,6 +64,36 @@ def test_without_features_or_optional_models_clients_send_all_and_nothing_is_mar
     assert isinstance(found, CompiledPipeline)
     assert [one.name for one in found.plan.inputs] == ["age", "price"]
     assert [one.name for one in found.plan.outputs] == ["pctr"]
+
+
+REDIS = {"redis": {"address": "redis.ads:6379"}}
+
+
+@pytest.mark.parametrize(
+    ("taken", "dtype", "store", "is_marked"),
+    [
+        ("clicks_1h", "INT64", REDIS, True),
+        # It reads events by way of another feature.
+        ("idle_log", "FP32", REDIS, True),
+        ("age", "INT64", REDIS, False),
+        ("clicks_1h", "INT64", None, False),
+    ],
+)
+def test_clients_see_that_features_are_not_current_where_a_model_takes_events_of_a_redis(
+    taken: str, dtype: str, store: Any, is_marked: bool
+) -> None:
+    features = a_feature_compute(**live_features_spec(**({"store": store} if store else {})))
+    model = a_loaded_inference("ctr", [a_tensor(taken, dtype)])
+    callees = Callees({"ctr": model}, {"user-features": features}, {})
+    found = compiled(scene({**CTR, **OPTIONAL}, features="user-features"), callees)
+
+    assert isinstance(found, CompiledPipeline)
+    assert found.plan.features is not None
+    marks = [NOT_CURRENT] if is_marked else []
+    assert [spec.name for spec in found.plan.features.outputs] == [taken]
+    assert [spec.name for spec in found.plan.features.optional_outputs] == marks
+    assert [spec.name for spec in found.plan.outputs] == ["pctr", DEFAULTED, *marks]
+    assert NOT_CURRENT not in {spec.name for spec in found.plan.inputs}
 
 
 def test_an_access_is_called_by_its_own_name_and_by_what_its_targets_serve() -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tidegate_dataplane.contract import DEFAULTED, ModelCall, PipelinePart, TensorSpec
+from tidegate_dataplane.contract import DEFAULTED, NOT_CURRENT, ModelCall, PipelinePart, TensorSpec
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
-from tidegate_dataplane.pipeline.pipeline import merge_outcomes
-from tidegate_dataplane.pipeline.rows import Outcome, RequestBatch, infer_together
+from tidegate_dataplane.pipeline.pipeline import add_mark, merge_outcomes
+from tidegate_dataplane.pipeline.rows import AnswerRows, Outcome, RequestBatch, infer_together
 from tidegate_dataplane.pipeline.wire import Arrays, decode_response, encode_document, encode_tensor
 
 
@@ -177,6 +177,21 @@ def test_a_default_fills_every_element_and_is_marked(default: str, dtype: str, v
     assert answer["b"].shape == (3, 2)
     assert (answer["b"] == value).all()
     assert answer[DEFAULTED].tolist() == [[b"b"]] * 3
+
+
+def test_clients_see_which_streams_the_features_of_their_rows_lack() -> None:
+    marks = np.array([[b""], [b"clicks"], [b"clicks"]], dtype=object)
+    features = AnswerRows({"age": np.zeros((3, 1)), NOT_CURRENT: marks}, 1, 3)
+
+    answer = add_mark({"pctr": np.ones((2, 1))}, features, 2)
+    assert not isinstance(answer, CallError)
+    assert list(answer) == ["pctr", NOT_CURRENT]
+    assert answer[NOT_CURRENT].tolist() == [[b"clicks"]] * 2
+    # A pod that has no Redis yet names none.
+    without = add_mark({"pctr": np.ones((2, 1))}, {"age": np.zeros((2, 1))}, 2)
+    assert not isinstance(without, CallError)
+    assert without[NOT_CURRENT].tolist() == [[b""]] * 2
+    assert add_mark(FAILED, features, 2) is FAILED
 
 
 def test_whoever_is_not_optional_fails_the_request_by_name() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
+from builders.live_features import live_features_spec
 from builders.nearline import nearline_spec
 from builders.pods import a_pod, a_report
 from tidegate.api.feature_compute import FeatureCompute
@@ -23,7 +24,7 @@ from tidegate.planning.inference.stream_plan import StreamPlan, plan_stream
 from tidegate.resources.inference import hash_source, make_desired_state, make_inference_workload
 from tidegate.resources.serving import build_config_map
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import AgentReport, DesiredState, StreamFeatures
+from tidegate_dataplane.contract import NOT_CURRENT, AgentReport, DesiredState, StreamFeatures
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GATEWAY = "tidegate-gateway.tidegate-system.svc:8080"
@@ -105,6 +106,14 @@ def test_agents_ask_for_the_features_of_the_compute() -> None:
     # The agent selects those that the version takes that serves.
     assert [spec.name for spec in features.call.outputs] == ["age", "height"]
     assert features_of(plan_stream(a_worker(inputs=[]), compute, GATEWAY, None)) == features
+
+
+def test_agents_ask_which_streams_could_not_be_read_with_a_redis_only() -> None:
+    for store, marks in ((None, []), ({"redis": {"address": "redis.ads:6379"}}, [NOT_CURRENT])):
+        compute = some_features(**live_features_spec(**({"store": store} if store else {})))
+        call = features_of(plan_stream(a_worker(), compute, GATEWAY, None)).call
+        assert call.outputs == compile_plan(compute).outputs
+        assert [spec.name for spec in call.optional_outputs] == marks
 
 
 def test_features_of_another_namespace_are_called_by_their_own_name() -> None:

@@ -160,7 +160,7 @@ def _derive_config(
     config["output"] = [_declare_tensor(spec, batched=facts.batched) for spec in facts.outputs]
     if order.plan is not None and order.plan.streams:
         config["input"].append({"name": AS_OF, "data_type": "TYPE_INT64", "dims": [1], "optional": True})
-    if order.plan is not None and order.plan.store is not None:
+        # Without a store no answer has it, but a pipeline may ask for it while a change of the store rolls out.
         config["output"].append({"name": NOT_CURRENT, "data_type": "TYPE_STRING", "dims": [1]})
     if native:  # Our own runners warm up by themselves, and Triton counts its warm-up as a request.
         config.setdefault("model_warmup", zero_row_request(config))

@@ -292,7 +292,8 @@ AS_OF = "as_of"
 
 NOT_CURRENT = "tidegate_not_current"
 """The output of a plan with a store: text of shape [n, 1] with the streams whose newest events could not be read, separated by
-commas, and empty in a complete answer."""
+commas, and empty in a complete answer. A plan with streams and no store declares it and answers without it: so a call that asks
+for it is answered by all pods while a change of the store rolls out."""
 
 
 def list_filters(feature: Feature) -> tuple[tuple[str, EventFilter], ...]:

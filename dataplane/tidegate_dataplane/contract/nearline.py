@@ -40,7 +40,8 @@ class KafkaOrder(ContractModel):
 class StreamFeatures(ContractModel):
     """How a pod gets the features of a message: by one call through the gateways at `gateway`, host:port.
 
-    The inputs of the call come from the message. Of its outputs, the model gets those that have the name of one of its inputs.
+    The inputs of the call come from the message. Of its outputs, the model gets those that have the name of one of its inputs,
+    and the result those that are optional.
     """
 
     gateway: str

@@ -17,7 +17,8 @@ class ModelCall(ContractModel):
     """One model behind the gateway, and how to call it.
 
     `title` names it in errors: Inference ctr-v3. The gateway routes by `headers`.
-    `outputs` are the requested ones, at least one. A call has at most `max_rows` rows; None: as many as the batch has.
+    `outputs` are the requested ones, at least one; `optional_outputs` are requested too, and an answer may lack them.
+    A call has at most `max_rows` rows; None: as many as the batch has.
     """
 
     title: str
@@ -25,6 +26,7 @@ class ModelCall(ContractModel):
     model: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...] = Field(min_length=1)
+    optional_outputs: tuple[TensorSpec, ...] = Field(default=(), exclude_if=lambda outputs: not outputs)
     timeout_us: int = Field(ge=1)
     max_rows: int | None = Field(default=None, ge=1)
 
@@ -59,7 +61,7 @@ class PipelinePlan(PlanModel):
 
     `gateway` is the host:port that every call goes through.
     `inputs` are sent by clients, each of shape [-1, …]; they feed the models' inputs that are no features.
-    `outputs` has one for each part, and DEFAULTED last if a part is optional.
+    `outputs` has one for each part, then DEFAULTED if a part is optional, and NOT_CURRENT if the call for features may have it.
     `hash` is `compute_digest()`, set by the compiler of the plan.
     """
 

@@ -67,7 +67,7 @@ class ModelCallClient:
             CallError: the gateway cannot be reached.
         """
         self.clear_request()
-        document = encode_document(tensors, self._call.outputs)
+        document = encode_document(tensors, (*self._call.outputs, *self._call.optional_outputs))
         length = len(document) + sum(len(tensor.content) for tensor in tensors)
         head = f"{self._request_head}{LENGTH_HEADER}: {len(document)}\r\nContent-Length: {length}\r\n\r\n".encode(
             "latin-1"
@@ -179,6 +179,7 @@ class ModelCallClient:
             )
         try:
             json_length = int(response.headers.get(LENGTH_HEADER.lower(), len(response.body)))
-            return decode_response(response.body, json_length, self._call.outputs)
+            call = self._call
+            return decode_response(response.body, json_length, call.outputs, call.optional_outputs)
         except ValueError as error:
             raise CallError(FailureKind.FAILED, f"an answer that cannot be read: {error}") from error

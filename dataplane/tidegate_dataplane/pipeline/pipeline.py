@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tidegate_dataplane.contract import DEFAULTED, PipelinePart, PipelinePlan
+from tidegate_dataplane.contract import DEFAULTED, NOT_CURRENT, PipelinePart, PipelinePlan
 from tidegate_dataplane.contract.exported import BEST_ROWS, CALL_ROWS, CALLS, PIPELINE_REQUESTS
 from tidegate_dataplane.pipeline.candidates import fill_output
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
@@ -72,7 +72,10 @@ class PipelineRunner:
         features = [answer for answer in answers if not isinstance(answer, CallError)]
         batch = RequestBatch([requests[position] for position in positions], features)
         wishes = [fewest[position] for position in positions]
-        for position, answer in zip(positions, self._call_models(batch, wishes, latest_s), strict=True):
+        merged = self._call_models(batch, wishes, latest_s)
+        if any(spec.name == NOT_CURRENT for spec in self._plan.outputs):
+            merged = [add_mark(*context) for context in zip(merged, features, batch.rows, strict=True)]
+        for position, answer in zip(positions, merged, strict=True):
             answers[position] = answer
         return answers
 
@@ -173,6 +176,14 @@ def merge_outcomes(
     if any(part.default is not None for part in parts.values()):
         answer[DEFAULTED] = np.full((rows, 1), ",".join(defaulted).encode(), dtype=object)
     return answer
+
+
+def add_mark(outcome: Outcome, features: Arrays, rows: int) -> Outcome:
+    """Return the answer to `rows` rows with the streams whose newest events its features lack; none if they do not name any."""
+    if isinstance(outcome, CallError):
+        return outcome
+    mark = features[NOT_CURRENT] if NOT_CURRENT in features else np.full((rows, 1), b"", dtype=object)
+    return {**outcome, NOT_CURRENT: mark}
 
 
 def _name_part(name: str, title: str, error: CallError) -> CallError:

@@ -80,14 +80,20 @@ def read_error_message(body: bytes | memoryview, limit_chars: int) -> str:
     return text[:limit_chars]
 
 
-def decode_response(body: bytes | memoryview, json_length: int, outputs: Sequence[TensorSpec]) -> Arrays:
-    """Return the requested output tensors in the body of a response; numbers are not copied.
+def decode_response(
+    body: bytes | memoryview,
+    json_length: int,
+    outputs: Sequence[TensorSpec],
+    optional_outputs: Sequence[TensorSpec] = (),
+) -> Arrays:
+    """Return the requested output tensors in the body of a response, which may lack optional ones; numbers are not copied.
 
     Raises:
         ValueError: the body violates the protocol, lacks a tensor, or has one of another type or shape, or as JSON.
     """
     try:
-        tensors = _decode_tensors(memoryview(body), json_length, {spec.name: spec for spec in outputs})
+        specs = {spec.name: spec for spec in (*outputs, *optional_outputs)}
+        tensors = _decode_tensors(memoryview(body), json_length, specs)
     except (AttributeError, KeyError, TypeError, RecursionError, struct.error) as error:
         raise ValueError(f"it is not what the protocol says: {type(error).__name__}: {error}") from error
     for spec in outputs:

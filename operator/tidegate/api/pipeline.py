@@ -26,8 +26,8 @@ OutputName = Annotated[
     Identifier,
     ValidationRules(
         must_not_match(
-            "^(features|tidegate_defaulted)$",
-            "must not be features or tidegate_defaulted, which mean something else",
+            "^(features|tidegate_defaulted|tidegate_not_current)$",
+            "must not be features, tidegate_defaulted or tidegate_not_current, which mean something else",
         )
     ),
 ]

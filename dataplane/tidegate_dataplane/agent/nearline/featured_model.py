@@ -23,7 +23,7 @@ class FeaturedModel:
     async def infer_outputs(
         self, request_id: str, inputs: Sequence[InferenceTensor]
     ) -> tuple[str, tuple[InferenceTensor, ...]]:
-        """Return the version that answered and its outputs.
+        """Return the version that answered, and its outputs with the mark of features that may lack the newest events.
 
         After a swap to a version with other inputs, the first message is asked once more with the features of that version.
 
@@ -32,8 +32,15 @@ class FeaturedModel:
             MalformedError: the inputs do not fit, or cannot be sent.
         """
         try:
-            return await self._model.infer_outputs(request_id, await self._features.compute_inputs(inputs))
+            return await self._infer_once(request_id, inputs)
         except NoAnswerError as error:
             if error.fault is not FaultOrigin.MESSAGE or not await self._features.refresh_model():
                 raise
-            return await self._model.infer_outputs(request_id, await self._features.compute_inputs(inputs))
+            return await self._infer_once(request_id, inputs)
+
+    async def _infer_once(
+        self, request_id: str, inputs: Sequence[InferenceTensor]
+    ) -> tuple[str, tuple[InferenceTensor, ...]]:
+        featured = await self._features.compute_inputs(inputs)
+        version, outputs = await self._model.infer_outputs(request_id, featured.tensors)
+        return version, (*outputs, *featured.marks)

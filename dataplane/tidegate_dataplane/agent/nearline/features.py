@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -35,6 +36,14 @@ _TIME: Final = TensorSpec(name=AS_OF, dtype="INT64", shape=(-1, 1))
 
 ReadInputs = Callable[[], Awaitable[frozenset[str]]]
 """Returns the names of the inputs of the model that serves now; raises NoAnswerError."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturedInputs:
+    """The inputs of the model for one message, and the optional outputs of the FeatureCompute, which belong in the result."""
+
+    tensors: tuple[InferenceTensor, ...]
+    marks: tuple[InferenceTensor, ...] = ()
 
 
 class FeatureClient:
@@ -104,8 +113,10 @@ class FeatureClient:
         before, self._model_inputs = self._model_inputs, await self._read_inputs()
         return before != self._model_inputs
 
-    async def compute_inputs(self, tensors: Sequence[InferenceTensor]) -> tuple[InferenceTensor, ...]:
+    async def compute_inputs(self, tensors: Sequence[InferenceTensor]) -> FeaturedInputs:
         """Return the inputs of the model: the features, and the tensors of the message that are for the model.
+
+        Features that may lack the newest events have a mark that names the streams.
 
         Raises:
             MalformedError: the message lacks a tensor that the features need, or has one that is a feature.
@@ -119,9 +130,16 @@ class FeatureClient:
             raise self._note_absence(f"the model takes no feature of {self._call.title}")
         encoded = self._encode_inputs({tensor.name: tensor for tensor in tensors})
         arrays = await self._request_features(encoded, outputs)
-        features = (InferenceTensor(spec.name, spec.dtype, arrays[spec.name]) for spec in outputs)
+
+        def read_tensors(specs: Sequence[TensorSpec]) -> tuple[InferenceTensor, ...]:
+            return tuple(
+                InferenceTensor(spec.name, spec.dtype, arrays[spec.name])
+                for spec in specs
+                if spec.name in arrays
+            )
+
         passed = (tensor for tensor in tensors if tensor.name not in self._inputs or tensor.name in taken)
-        return (*passed, *features)
+        return FeaturedInputs((*passed, *read_tensors(outputs)), read_tensors(self._call.optional_outputs))
 
     def _encode_inputs(self, tensors: Mapping[str, InferenceTensor]) -> list[EncodedTensor]:
         title = self._call.title
@@ -146,7 +164,8 @@ class FeatureClient:
     async def _request_features(
         self, encoded: Sequence[EncodedTensor], outputs: Sequence[TensorSpec]
     ) -> Arrays:
-        document = encode_document(encoded, outputs)
+        optional = self._call.optional_outputs
+        document = encode_document(encoded, (*outputs, *optional))
         body = b"".join((document, *(tensor.content for tensor in encoded)))
         headers = {**self._call.headers, LENGTH_HEADER: str(len(document))}
         limit_s = self._call.timeout_us / 1e6
@@ -165,7 +184,7 @@ class FeatureClient:
             raise self._note_absence(self._describe_status(response.status, _find_error(answer)))
         try:
             length = int(response.headers.get(LENGTH_HEADER) or len(answer))
-            arrays = decode_response(answer, length, outputs)
+            arrays = decode_response(answer, length, outputs, optional)
         except ValueError as error:
             message = f"the response of {self._call.title} cannot be read: {error}"
             raise self._note_absence(message[:MAX_MESSAGE_CHARS]) from error

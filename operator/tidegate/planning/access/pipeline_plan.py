@@ -1,6 +1,6 @@
 """Compile a route's pipeline into the plan that its pods run, from the tensors of its models and features."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
@@ -13,7 +13,7 @@ from tidegate.api.pipeline import PipelineModel, PipelineSpec
 from tidegate.api.reasons import Reason
 from tidegate.api.shared_names import describe_absence
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.features.feature_plan import compile_plan, list_marks
 from tidegate.planning.features.tensor_specs import format_spec, is_compatible
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.pipeline import CompiledPipeline
@@ -21,6 +21,7 @@ from tidegate.routing.hosts import ACCESS_HEADER, FEATURES_HEADER
 from tidegate.routing.pipelines import PART_HEADER, parts_target
 from tidegate_dataplane.contract import (
     DEFAULTED,
+    NOT_CURRENT,
     CandidateCut,
     ModelCall,
     PipelinePart,
@@ -98,7 +99,6 @@ def _compile_plan(
     needed = _merge_inputs((part.name, spec) for part in parts for spec in part.call.inputs)
     features = _compile_features(access, pipeline, callees, needed, longest_us)
     from_clients = _list_client_inputs(needed, features)
-    marks = (TensorSpec(name=DEFAULTED, dtype="BYTES", shape=(-1, 1)),)
     plan = PipelinePlan(
         gateway=gateway,
         features=features,
@@ -106,7 +106,7 @@ def _compile_plan(
         inputs=from_clients,
         outputs=(
             *(_rename_spec(part.call.outputs[0], part.name) for part in parts),
-            *(marks if any(part.default is not None for part in parts) else ()),
+            *_list_marks(parts, features),
         ),
     )
     return CompiledPipeline(
@@ -340,6 +340,7 @@ def _compile_features(
         model=features.metadata.name,
         inputs=plan.inputs,
         outputs=used,
+        optional_outputs=() if NOT_CURRENT in needed else list_marks(plan, {output.name for output in used}),
         timeout_us=longest_us,
     )
 
@@ -360,6 +361,14 @@ def _list_client_inputs(
                 "a request can carry only one"
             )
     return tuple(inputs.values())
+
+
+def _list_marks(parts: Sequence[PipelinePart], features: ModelCall | None) -> Iterator[TensorSpec]:
+    """Yield the outputs that mark answers: with defaults of optional parts, and with features that are not current."""
+    if any(part.default is not None for part in parts):
+        yield TensorSpec(name=DEFAULTED, dtype="BYTES", shape=(-1, 1))
+    if features is not None:
+        yield from features.optional_outputs
 
 
 def _rename_spec(spec: TensorSpec, name: str) -> TensorSpec:

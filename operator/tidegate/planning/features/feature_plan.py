@@ -1,7 +1,7 @@
 """Compile a FeatureCompute's spec into the plan that the feature engine runs, online and offline alike."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -90,6 +90,26 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
     )
     _check_names(spec, plan)
     return plan.model_copy(update={"hash": plan.compute_digest()})
+
+
+def list_marks(plan: contract.FeaturePlan, used: Collection[str]) -> tuple[contract.TensorSpec, ...]:
+    """Return the output that names streams that could not be read, if one of the `used` features may lack their newest events.
+
+    That is the case with a Redis. A feature may read events by way of other features.
+    """
+    if plan.store is None:
+        return ()
+    reading: set[str] = set()
+    for feature in plan.features:
+        if any(
+            reference.origin is contract.ValueOrigin.STREAM
+            or (reference.origin is contract.ValueOrigin.FEATURE and reference.column in reading)
+            for reference in contract.list_references(feature)
+        ):
+            reading.add(feature.name)
+    if reading.isdisjoint(used):
+        return ()
+    return (contract.TensorSpec(name=contract.NOT_CURRENT, dtype="BYTES", shape=(-1, 1)),)
 
 
 def _locate_features(spec: FeatureComputeSpec) -> Iterator[tuple[str, Feature]]:
@@ -220,7 +240,6 @@ def _check_names(spec: FeatureComputeSpec, plan: contract.FeaturePlan) -> None:
         *((f"spec.features[{index}].name", name) for index, name in enumerate(names)),
     ]
     has_streams = any(source.stream is not None for source in spec.sources)
-    has_store = spec.store is not None and spec.store.redis is not None
     outputs = {tensor.name for tensor in plan.outputs}
     request = {field.name for field in plan.request}
     for path, name in reversed(places):
@@ -229,8 +248,11 @@ def _check_names(spec: FeatureComputeSpec, plan: contract.FeaturePlan) -> None:
                 f"'{name}' is the input with the time of a request, if there are streams: choose another name"
             )
             raise InvalidSpecError(message, path=path)
-        if has_store and name == contract.NOT_CURRENT:
-            message = f"'{name}' is the output with the streams that could not be read, if there is a Redis: choose another name"
+        if has_streams and name == contract.NOT_CURRENT:
+            message = (
+                f"'{name}' is the output with the streams that could not be read, if there are streams: "
+                "choose another name"
+            )
             raise InvalidSpecError(message, path=path)
         if inputs[name] > 1:
             message = f"'{name}' would be two inputs of every request: choose another name"

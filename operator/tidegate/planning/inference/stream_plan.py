@@ -10,7 +10,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.api.shared_names import describe_absence
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.features.feature_plan import compile_plan, list_marks
 from tidegate.planning.features.tensor_specs import format_spec, is_compatible
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.digest import hash_json
@@ -87,6 +87,7 @@ def _resolve_features(
         model=compute.metadata.name,
         inputs=plan.inputs,
         outputs=plan.outputs,
+        optional_outputs=list_marks(plan, {output.name for output in plan.outputs}),
         timeout_us=_TIMEOUT // timedelta(microseconds=1),
     )
     revision = hash_json([gateway, call.model_dump(mode="json"), plan.hash])
