@@ -185,6 +185,11 @@ def _counted_events(counter: str, matchers: str = "", *, source: str = "clicks")
     return f"tidegate_agent_events_{counter}_total{{{labels}}}"
 
 
+def _read_keys(origin: str, *, pod: str = "live-6d5f-x1") -> str:
+    """The counter of one process of a FeatureCompute with a Redis."""
+    return f'tidegate_feature_store_keys_total{{namespace="ads",pod="fc-{pod}",origin="{origin}"}}'
+
+
 def _refused_table(reason: str, *, pod: str = "x1", source: str = "profiles") -> str:
     """Whether a pod of the FeatureCompute `live` refuses the table."""
     labels = f'namespace="ads",pod="fc-live-6d5f-{pod}",source="{source}",reason="{reason}"'
@@ -421,6 +426,29 @@ _CASES = (
         30,
         60,
         LIVE_CLICKS,
+    ),
+    Case(
+        "TidegateFeatureStoreFailing",
+        {
+            _read_keys("redis"): climbing((80, 900)),
+            _read_keys("cache"): climbing((80, 80)),
+            _read_keys("last-known"): climbing((10, 0), (30, 15), (40, 0)),
+            _read_keys("default", pod="live-6d5f-x2"): climbing((10, 0), (30, 5), (40, 0)),
+        },
+        {
+            _read_keys("redis"): climbing((80, 910)),
+            _read_keys("cache"): climbing((80, 81)),
+            _read_keys("last-known"): climbing((80, 9)),
+            # A pause of the Redis of three minutes.
+            _read_keys("redis", pod="likes-6d5f-x1"): climbing((30, 990), (3, 0), (47, 990)),
+            _read_keys("default", pod="likes-6d5f-x1"): climbing((30, 0), (1, 990), (49, 0)),
+            # Few of few.
+            _read_keys("redis", pod="views-6d5f-x1"): climbing((80, 3)),
+            _read_keys("default", pod="views-6d5f-x1"): climbing((80, 1)),
+        },
+        38,
+        70,
+        {"namespace": "ads", "features": "live"},
     ),
     Case(
         "TidegateTableRefused",

@@ -30,12 +30,18 @@ def _counter_rate(metric: str) -> str:
     return _aggregate_by_inference("sum", counter_rate(pod_series(metric)))
 
 
-def _aggregate_by_source(aggregation: str, series: str, *labels: str) -> str:
-    """Return the aggregation over the pods of each FeatureCompute's Deployment, for each source."""
-    grouped = ", ".join(("namespace", "features", "source", *labels))
+def _aggregate_by_features(aggregation: str, series: str, *labels: str) -> str:
+    """Return the aggregation over the pods of each FeatureCompute's Deployment."""
+    grouped = ", ".join(("namespace", "features", *labels))
     return f'{aggregation} by ({grouped}) (label_replace({series}, "features", "$1", "pod", "{_FEATURES_POD_PATTERN}"))'
 
 
+def _aggregate_by_source(aggregation: str, series: str, *labels: str) -> str:
+    """Return the aggregation over the pods of each FeatureCompute's Deployment, for each source."""
+    return _aggregate_by_features(aggregation, series, "source", *labels)
+
+
+_FEATURES_LEGEND: Final = "{{namespace}}/{{features}}"
 _SOURCE_LEGEND: Final = "{{namespace}}/{{features}} {{source}}"
 _INFERENCE_LEGEND: Final = "{{namespace}}/{{inference}}"
 
@@ -179,6 +185,35 @@ WORK: Final = Dashboard(
                             ("dead_letters_failed", "not taken"),
                         )
                     ),
+                ),
+                Panel(
+                    title="Keys read from a Redis",
+                    description="Keys per second whose events were read, by origin. Answers for keys of last-known and default may lack the newest events: there is an alert on them.",
+                    queries=(
+                        PanelQuery(
+                            _aggregate_by_features(
+                                "sum",
+                                counter_rate(features_pod_series("tidegate_feature_store_keys_total")),
+                                "origin",
+                            ),
+                            f"{_FEATURES_LEGEND} {{{{origin}}}}",
+                        ),
+                    ),
+                    unit=PanelUnit.PER_SECOND,
+                ),
+                Panel(
+                    title="Failed reads of a Redis",
+                    description="Reads per second that failed or took longer than timeout. After each, the process does not ask Redis for 0.25 s.",
+                    queries=(
+                        PanelQuery(
+                            _aggregate_by_features(
+                                "sum",
+                                counter_rate(features_pod_series("tidegate_feature_store_failures_total")),
+                            ),
+                            _FEATURES_LEGEND,
+                        ),
+                    ),
+                    unit=PanelUnit.PER_SECOND,
                 ),
             ),
         ),

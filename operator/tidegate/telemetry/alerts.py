@@ -18,6 +18,7 @@ _BY: Final = "namespace, inference"
 # Agents do not know the owner of their pod; the names of pods begin with the name of their Deployment or Job.
 _WORKLOAD: Final = 'label_replace({}, "workload", "$1", "pod", "(.+)-[^-]+-[^-]+")'
 _FEATURES: Final = 'label_replace({}, "features", "$1", "pod", "fc-(.+)-[^-]+-[^-]+")'
+_BY_FEATURES: Final = "by (namespace, features)"
 _BY_SOURCE: Final = "by (namespace, features, source)"
 
 
@@ -142,6 +143,11 @@ _EVENTS_REFUSED: Final = _FEATURES.format(
 _LETTERS_FAILED: Final = _FEATURES.format(
     f"increase({own_model_series('tidegate_agent_events_dead_letters_failed_total')}[10m])"
 )
+_STORE_KEYS: Final = _FEATURES.format(
+    f"increase({own_model_series('tidegate_feature_store_keys_total')}[5m])"
+)
+_MISSED_KEYS: Final = own_model_series("tidegate_feature_store_keys_total", 'origin=~"last-known|default"')
+_STORE_MISSED: Final = _FEATURES.format(f"increase({_MISSED_KEYS}[5m])")
 # Not the counter of refusals: tables are checked every ten seconds or once a week, so no window fits its increase.
 _TABLE_REFUSED: Final = _FEATURES.format(own_model_series("tidegate_agent_table_refused"))
 
@@ -240,6 +246,16 @@ OBJECTS: Final = (
         "FeatureCompute {{ $labels.namespace }}/{{ $labels.features }} cannot write dead letters",
         '{{ $value | printf "%.0f" }} refused events of source {{ $labels.source }} in the last ten minutes were not written to its '
         "dead letters.",
+    ),
+    Alert(
+        f"{ALERT_PREFIX}FeatureStoreFailing",
+        f"sum {_BY_FEATURES} ({_STORE_MISSED}) / sum {_BY_FEATURES} ({_STORE_KEYS}) > 0.01"
+        f" and sum {_BY_FEATURES} ({_STORE_MISSED}) > 10",
+        "10m",
+        Severity.TICKET,
+        "FeatureCompute {{ $labels.namespace }}/{{ $labels.features }} cannot read its Redis in time",
+        "For {{ $value | humanizePercentage }} of the keys in the last five minutes, requests were answered from the last known "
+        "events or from none.",
     ),
     Alert(
         f"{ALERT_PREFIX}TableRefused",
