@@ -1,9 +1,11 @@
 """The demo's scoring: what counts as equal to offline, and what is an error."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from tidegate_localcluster.demo.errors import DemoError
@@ -33,12 +35,18 @@ def held_out() -> HeldOutRows:
 
 
 class FakeGateway:
-    """A cluster that scores each row as `rows` says for `version`, and `off` beside it."""
+    """A cluster that scores each row as `rows` says for `version`, and `off` beside it: of all rows, or [ROWS]."""
 
     def __init__(
-        self, rows: HeldOutRows, *, version: str = "1", off: float = 0.0, fail_from: int = ROWS
+        self,
+        rows: HeldOutRows,
+        *,
+        version: str = "1",
+        off: float | NDArray[np.float32] = 0.0,
+        fail_from: int = ROWS,
     ) -> None:
-        self._rows, self._version, self._off, self._fail_from = rows, version, off, fail_from
+        self._rows, self._version, self._fail_from = rows, version, fail_from
+        self._off = np.broadcast_to(np.asarray(off, dtype=np.float32), ROWS)
         self.sizes: list[int] = []
 
     def fetch_features(self, name: str, inputs: Tensors) -> Tensors:
@@ -50,7 +58,7 @@ class FakeGateway:
         self.sizes.append(len(rows))
         if rows[-1] >= self._fail_from:
             raise InferenceServerException("upstream connect error")
-        return ScoredAnswer(self._rows.scores["1"][rows] + np.float32(self._off), self._version)
+        return ScoredAnswer(self._rows.scores["1"][rows] + self._off[rows], self._version)
 
 
 def scored(gateway: FakeGateway, rows: HeldOutRows, version: str = "1") -> Any:
@@ -73,6 +81,15 @@ def test_rounding_is_equal_and_more_is_not() -> None:
     assert scored(FakeGateway(rows, off=2e-7), rows).max_abs_difference < 1e-6
     with pytest.raises(DemoError, match=r"differ by 1\.0\de-05, more than 1e-06"):
         scored(FakeGateway(rows, off=1e-5), rows)
+
+
+def test_an_auc_that_is_another_online_is_an_error_however_near_the_scores_are() -> None:
+    labels = held_out().labels
+    level = replace(held_out(), scores={"1": np.full(ROWS, 0.5, dtype=np.float32)})
+    found = scored(FakeGateway(level, off=2e-7), level)
+    assert (found.auc_online, found.auc_offline) == (0.5, 0.5)
+    with pytest.raises(DemoError, match=r"the AUC of version 1 is 1\.000000 online and 0\.500000 offline"):
+        scored(FakeGateway(level, off=np.float32(2e-7) * labels), level)
 
 
 def test_scores_that_are_no_numbers_are_not_equal() -> None:

@@ -33,6 +33,7 @@ from tidegate_localcluster.demo.scoring import (
     OnlineScores,
     ScoredAnswer,
     compute_features,
+    format_auc,
     score_features,
     score_online,
 )
@@ -200,7 +201,7 @@ class Demo:
 
     def _show_scores(self, version: str, scores: OnlineScores) -> None:
         self._steps.print_progress(
-            f"version {version}: AUC online {scores.auc_online:.6f}, offline {scores.auc_offline:.6f}; "
+            f"version {version}: AUC online {format_auc(scores.auc_online)}, offline {format_auc(scores.auc_offline)}; "
             f"scores differ by {scores.max_abs_difference:.1e} at most, over {len(scores.scores):,} rows"
         )
 

@@ -140,7 +140,7 @@ def score_online(
 ) -> OnlineScores:
     """Score all rows through the ModelAccess and compare them with the offline scores of `version`.
 
-    Raises DemoError if a request fails, another version answers, or a score differs by more than TOLERANCE.
+    Raises DemoError if a request fails, another version answers, a score differs by more than TOLERANCE, or the AUC in six digits.
     """
     answers = score_features(gateway, access, model, features)
     scores = np.concatenate([answer.scores for answer in answers])
@@ -162,7 +162,18 @@ def score_online(
             f"ModelAccess {access}: online and offline scores differ by {result.max_abs_difference:.2e}, "
             f"more than {TOLERANCE:.0e}: features or model are not the ones that were trained"
         )
+    online_auc, offline_auc = format_auc(result.auc_online), format_auc(result.auc_offline)
+    if online_auc != offline_auc:
+        raise DemoError(
+            f"ModelAccess {access}: the AUC of version {version} is {online_auc} online and {offline_auc} offline, although the "
+            f"scores differ by {result.max_abs_difference:.2e} at most: rows have another order"
+        )
     return result
+
+
+def format_auc(auc: float) -> str:
+    """Return an AUC in the digits in which it is the same online and offline."""
+    return f"{auc:.6f}"
 
 
 def area_under_curve(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float:
