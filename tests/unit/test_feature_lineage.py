@@ -38,7 +38,7 @@ def a_catalogue(
     return FeatureCatalogue(**{"namespace": "ads", "features": items, "usage": usage, **changes})
 
 
-def explain_profiles(tables: list[dict[str, Any]], **table: str) -> FeatureExplanation:
+def explain_profiles(tables: list[dict[str, Any]], **table: Any) -> FeatureExplanation:
     """Explain a feature of the table `profiles`, with these tables in the status."""
     spec = live_features_spec()
     spec["sources"][0]["table"] |= table
@@ -313,6 +313,10 @@ class TestExplain:
         assert source.refreshed
         shown = source.dump()
         assert (shown.get("keys"), shown.get("loadedAt")) == loaded
+
+    def test_a_bound_of_the_keys_is_among_the_parameters_of_a_table(self) -> None:
+        (bounded,) = explain_profiles([], refresh="10m", maxKeysPercent=200).sources
+        assert bounded.parameters == ("refresh 10m", "minKeysPercent 50", "maxKeysPercent 200")
 
     def test_a_table_without_refresh_has_no_state(self) -> None:
         before = [{"source": "profiles", "keys": 3, "loadedAt": "2026-01-01T00:00:00Z"}]

@@ -18,6 +18,7 @@ from tidegate.reports.status_feature import report_features
 from tidegate_dataplane.contract import (
     AgentReport,
     EventStreamReport,
+    FeaturePlan,
     StreamProblem,
     TableProblem,
     TableRefresh,
@@ -58,6 +59,19 @@ def test_the_plan_has_the_interval_and_the_bound() -> None:
     plan = compile_plan(a_feature_compute(sources=[{**PROFILES, "table": table}]))
 
     assert plan.tables[0].refresh == TableRefresh(interval_ms=600_000, min_keys_percent=80)
+
+
+def test_the_plan_has_the_most_keys_only_if_they_are_bounded() -> None:
+    def plan_of_table(**table: int) -> FeaturePlan:
+        return compile_plan(a_feature_compute(sources=[{**PROFILES, "table": {**TABLE, **table}}]))
+
+    bounded = plan_of_table(maxKeysPercent=150)
+    assert bounded.tables[0].refresh == TableRefresh(
+        interval_ms=600_000, min_keys_percent=50, max_keys_percent=150
+    )
+    assert bounded.hash != plan_of_table().hash
+    assert "max_keys_percent" not in plan_of_table().tables[0].model_dump(mode="json")["refresh"]
+    assert "maxKeysPercent" not in plan_of_table().to_json()
 
 
 def test_without_refresh_the_plan_is_as_it_was() -> None:

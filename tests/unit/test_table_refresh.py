@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import pytest_asyncio
 
@@ -130,8 +131,12 @@ class RefreshWorld:
         self.plan = a_plan(AGE, tables=[self.make_table("profiles", "user", self.users)])
         self.agent = self.restart_agent()
 
-    def make_table(self, name: str, entity: str, path: Path, percent: int = 50) -> FeatureTable:
-        refresh = TableRefresh(interval_ms=INTERVAL_S * 1000, min_keys_percent=percent)
+    def make_table(
+        self, name: str, entity: str, path: Path, percent: int = 50, most_percent: int | None = None
+    ) -> FeatureTable:
+        refresh = TableRefresh(
+            interval_ms=INTERVAL_S * 1000, min_keys_percent=percent, max_keys_percent=most_percent
+        )
         return FeatureTable(name=name, entity=entity, uri=f"file://{path}", refresh=refresh)
 
     async def serve_items(self) -> Path:
@@ -301,6 +306,43 @@ async def test_a_table_without_most_keys_is_refused_once_with_both_numbers(pod: 
     assert pod.answer() == [3, 3, 3]
     assert (pod.table.problem, pod.table.message) == (None, "")
     assert [pod.is_refused(reason) for reason in TableProblem] == [0, 0]
+
+
+async def test_a_table_with_too_many_keys_is_refused_with_both_numbers(pod: RefreshWorld) -> None:
+    pod.plan = a_plan(AGE, tables=[pod.make_table("profiles", "user", pod.users, 0, 200)])
+    pod.accept_order()
+    await pod.settle()
+    pod.publish_users(2, keys=21)
+    await pod.pass_interval()
+
+    assert pod.answer() == [1, 1, 1]
+    assert (pod.table.problem, pod.table.keys) == (TableProblem.TABLE_REFUSED, 10)
+    assert pod.table.message == (
+        "table 'profiles' has 21 keys and the loaded one 10, so it has more than 200 % of them (maxKeysPercent): "
+        "publish the right table, or raise maxKeysPercent"
+    )
+
+    pod.publish_users(3, keys=20)
+    await pod.pass_interval()
+    assert pod.answer() == [3, 3, 3]
+    assert (pod.table.problem, pod.table.keys) == (None, 20)
+
+
+async def test_a_table_may_grow_without_a_bound_and_after_an_empty_one(pod: RefreshWorld) -> None:
+    pod.publish_users(2, keys=500)
+    await pod.pass_interval()
+    assert (pod.table.problem, pod.table.keys) == (None, 500)
+
+    pod.plan = a_plan(AGE, tables=[pod.make_table("profiles", "user", pod.users, 0, 100)])
+    pod.accept_order()
+    await pod.settle()
+    nothing = pa.array([], pa.int64())
+    write_table(pod.models / "part", user_id=nothing, age=nothing).replace(pod.users)
+    await pod.pass_interval()
+    assert (pod.table.problem, pod.table.keys) == (None, 0)
+    pod.publish_users(4, keys=3)
+    await pod.pass_interval()
+    assert (pod.table.problem, pod.table.keys) == (None, 3)
 
 
 async def test_a_table_whose_load_outlasts_the_interval_is_loaded_once(pod: RefreshWorld) -> None:

@@ -299,13 +299,21 @@ class TableRefresher:
     async def _compare_keys(
         self, served: _ServedTables, table: FeatureTable, refresh: TableRefresh, keys: int
     ) -> None:
-        """Raise ArtefactError if the new table has too few keys."""
+        """Raise ArtefactError if the new table has too few or too many keys."""
         loaded = await self._count_served_keys(served, table)
         if keys * 100 < loaded * refresh.min_keys_percent:
             raise ArtefactError(
                 FailureReason.ARTEFACT_INVALID,
                 f"table {table.name!r} has {keys:,} keys and the loaded one {loaded:,}, so it has less than "
                 f"{refresh.min_keys_percent} % of them (minKeysPercent): publish the complete table, or lower minKeysPercent",
+            )
+        most_percent = refresh.max_keys_percent
+        # No percentage of an empty table would let a table with keys through.
+        if most_percent is not None and 0 < loaded * most_percent < keys * 100:
+            raise ArtefactError(
+                FailureReason.ARTEFACT_INVALID,
+                f"table {table.name!r} has {keys:,} keys and the loaded one {loaded:,}, so it has more than "
+                f"{most_percent} % of them (maxKeysPercent): publish the right table, or raise maxKeysPercent",
             )
 
     async def _count_served_keys(self, served: _ServedTables, table: FeatureTable) -> int:

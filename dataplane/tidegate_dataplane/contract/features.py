@@ -35,11 +35,13 @@ class Entity(ContractModel):
 class TableRefresh(ContractModel):
     """How often a pod looks whether a table has changed, and when a new one is refused.
 
-    The new table needs at least `min_keys_percent` percent of the keys of the loaded one.
+    The new table needs at least `min_keys_percent` percent of the keys of the loaded one, and has at most `max_keys_percent`
+    percent of them; None: as many as it likes.
     """
 
     interval_ms: int = Field(ge=1)
     min_keys_percent: int = Field(default=0, ge=0, le=100)
+    max_keys_percent: int | None = Field(default=None, ge=100, exclude_if=lambda percent: percent is None)
 
 
 class FeatureTable(ContractModel):

@@ -102,6 +102,12 @@ class SourceTable(ApiModel):
             check=lambda table: table.refresh is None or table.sha256 is None,
             field="refresh",
         ),
+        ValidationRule(
+            cel="!has(self.maxKeysPercent) || has(self.refresh)",
+            message="maxKeysPercent compares a changed file with the loaded one: give refresh, or remove maxKeysPercent",
+            check=lambda table: table.max_keys_percent is None or table.refresh is not None,
+            field="maxKeysPercent",
+        ),
     )
 
     uri: Annotated[
@@ -131,6 +137,16 @@ class SourceTable(ApiModel):
             "refused, 0 to 100; 0 refuses none.",
         ),
     ] = 50
+    max_keys_percent: Annotated[
+        int | None,
+        Field(
+            strict=True,
+            ge=100,
+            le=10_000,
+            description="With refresh, a changed file with more keys than this percentage of those of the loaded one is "
+            "refused, 100 to 10000. Absent: none is refused for its many keys.",
+        ),
+    ] = None
 
 
 class FeatureSource(ApiModel):

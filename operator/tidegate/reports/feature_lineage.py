@@ -274,6 +274,8 @@ def _list_source_parameters(source: FeatureSource) -> Iterator[str]:
     if source.table is not None and source.table.refresh is not None:
         yield f"refresh {source.table.refresh}"
         yield f"minKeysPercent {source.table.min_keys_percent}"
+        if source.table.max_keys_percent is not None:
+            yield f"maxKeysPercent {source.table.max_keys_percent}"
     if source.stream is not None:
         yield f"ttl {source.stream.ttl}"
         yield f"lateness {source.stream.lateness}"

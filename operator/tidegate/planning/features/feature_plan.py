@@ -157,7 +157,11 @@ def _make_table(source: FeatureSource) -> contract.FeatureTable | None:
     refresh = None
     if table.refresh is not None:
         interval_ms = parse_duration(table.refresh) // timedelta(milliseconds=1)
-        refresh = contract.TableRefresh(interval_ms=interval_ms, min_keys_percent=table.min_keys_percent)
+        refresh = contract.TableRefresh(
+            interval_ms=interval_ms,
+            min_keys_percent=table.min_keys_percent,
+            max_keys_percent=table.max_keys_percent,
+        )
     return contract.FeatureTable(
         name=source.name, entity=source.entity, uri=table.uri, sha256=table.sha256, refresh=refresh
     )
