@@ -14,8 +14,14 @@ from typer.testing import CliRunner, Result
 from builders.compute_pool import compute_pool_body
 from builders.inference import inference_body
 from builders.model_access import model_access_body
-from tidegate.cli.options import FailOn
+from documented.pages import ROOT
+from tidegate.api.messages.catalogue import REASON_MESSAGES
+from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
+from tidegate.cli.options import FailOn, find_docs
 from tidegate.main import app
+from tidegate.planning.diagnosis.findings import Finding
+from tidegate.reports.analysis import report_findings
 
 
 class Files:
@@ -202,7 +208,29 @@ def test_messages_have_an_address_where_the_pages_have_one(
     files = Files(tmp_path)
     files.write("access.yaml", model_access_body())
     page = "reference/messages/TG"
-    monkeypatch.delenv("TIDEGATE_DOCS_URL", raising=False)
-    assert f" docs/{page}" in files.run("-o", "wide").stdout
     monkeypatch.setenv("TIDEGATE_DOCS_URL", "https://docs.example.com/tidegate/")
     assert f" https://docs.example.com/tidegate/{page}" in files.run("-o", "wide").stdout
+    monkeypatch.delenv("TIDEGATE_DOCS_URL")
+    for folder in (ROOT, tmp_path):
+        monkeypatch.chdir(folder)
+        shown = [line.strip() for line in files.run("-o", "wide").stdout.splitlines() if page in line]
+        assert shown
+        assert all(Path(path).is_file() for path in shown)
+
+
+def test_an_installed_command_names_no_page_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEGATE_DOCS_URL", raising=False)
+    installed = tmp_path / "site-packages" / "tidegate"
+    assert find_docs(installed) is None
+    monkeypatch.setenv("TIDEGATE_DOCS_URL", "https://docs.example.com/tidegate")
+    assert find_docs(installed) == "https://docs.example.com/tidegate"
+
+    text = REASON_MESSAGES[Reason.POOL_NOT_FOUND]
+    finding = Finding(Reason.POOL_NOT_FOUND, text, "Inference", ObjectKey("ads", "ctr"), "no pool")
+    report = report_findings([finding], 1)
+    assert report.to_json()["docs"] is None
+    lines = [line.strip() for line in report.render_lines(wide=True)]
+    assert (text.meaning in lines, "reference/messages" in " ".join(lines)) == (True, False)
+    assert text.meaning not in [line.strip() for line in report.render_lines(wide=False)]

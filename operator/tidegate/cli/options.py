@@ -8,7 +8,8 @@ import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from tidegate.reports.report import Report
 
 AnswerT = TypeVar("AnswerT")
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+"""The folder of the package tidegate."""
 
 
 class OutputFormat(StrEnum):
@@ -133,9 +136,15 @@ def exit_with_error(error: object, status: ExitStatus) -> NoReturn:
     sys.exit(status)
 
 
-def find_docs() -> str:
-    """Return the address of a copy of docs/ in TIDEGATE_DOCS_URL, or the folder in the repository."""
-    return os.environ.get("TIDEGATE_DOCS_URL", "").rstrip("/") or "docs"
+def find_docs(package: Path = _PACKAGE) -> str | None:
+    """Return the address of a copy of docs/ in TIDEGATE_DOCS_URL, or the path of the folder in a checkout.
+
+    None if the command is installed from a wheel, which has no docs, and the variable is not set.
+    """
+    if address := os.environ.get("TIDEGATE_DOCS_URL", "").rstrip("/"):
+        return address
+    folder = package.parents[1] / "docs"
+    return os.path.relpath(folder) if (folder / "reference" / "messages").is_dir() else None
 
 
 def print_report(report: Report, output: OutputFormat) -> None:

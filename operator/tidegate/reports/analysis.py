@@ -24,6 +24,8 @@ class FindingReport(ApiModel):
     object: str
     """Namespace and name, with a slash between; the name alone where the kind has no namespace."""
     message: str
+    meaning: str
+    """What every finding with this code means."""
     what_to_do: str
 
     @classmethod
@@ -36,6 +38,7 @@ class FindingReport(ApiModel):
             kind=finding.kind,
             object=str(finding.key),
             message=finding.message,
+            meaning=finding.text.meaning,
             what_to_do=finding.text.what_to_do,
         )
 
@@ -49,15 +52,17 @@ class AnalysisReport(Report):
     suppressed: int
     skipped: tuple[str, ...]
     """What could not be checked or read, and why."""
-    docs: str = "docs"
-    """Where the pages of the messages are, below reference/messages: a URL, or the folder of the repository."""
+    docs: str | None = None
+    """Where the pages of the messages are, below reference/messages: a URL, or the folder of the checkout; None if unknown."""
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
-        """Yield two lines per finding; `wide` adds the page of its message."""
+        """Yield two lines per finding; `wide` adds the meaning, and the page of the message if there is one."""
         for finding in self.findings:
             yield f"{finding.level:8} {finding.code} {finding.kind} {finding.object}: {finding.message}"
             yield f"{'':8} {finding.name}: {finding.what_to_do}"
             if wide:
+                yield f"{'':8} {finding.meaning}"
+            if wide and self.docs:
                 yield f"{'':8} {self.docs}/reference/messages/{finding.code}.md"
         for reason in self.skipped:
             yield f"{'Skipped':8} {reason}"
