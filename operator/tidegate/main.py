@@ -20,7 +20,7 @@ from tidegate import __version__
 from tidegate.cli.analyze import register_commands as register_analyze
 from tidegate.cli.bench import register_commands as register_bench
 from tidegate.cli.calibrate import calibrate
-from tidegate.cli.cluster_options import ActingFor, Context
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.convert import register_commands as register_convert
 from tidegate.cli.decisions import register_commands as register_decisions
 from tidegate.cli.doctor import register_commands as register_doctor
@@ -149,6 +149,7 @@ def serve_web(kubeconfig: Kubeconfig = None) -> None:
 
 
 @app.command("dashboard")
+@with_cluster_options
 def open_dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; default a free one.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open a browser, if this is a terminal.")] = True,
@@ -173,25 +174,13 @@ def open_dashboard(
         bool, typer.Option("--recorded", help="Show a recorded fleet of 12 GPU nodes; no cluster is needed.")
     ] = False,
     system: SystemNamespace = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Run the dashboard on this machine, with the rights of your kubeconfig; the cluster needs no installation for it."""
-    from tidegate.kube.kubeconfig import find_kubeconfig
     from tidegate.processes.dashboard import DashboardOptions, run_dashboard, run_recorded_dashboard
 
-    options = DashboardOptions(
-        None if recorded else kubeconfig or find_kubeconfig(),
-        context,
-        acting_for,
-        namespace,
-        system,
-        port,
-        browser,
-        prometheus,
-        controllers,
-    )
+    options = DashboardOptions(cluster, namespace, system, port, browser, prometheus, controllers)
     run_or_exit(run_recorded_dashboard(options) if recorded else run_dashboard(options))
 
 

@@ -63,10 +63,11 @@ async def test_calibrate_finds_an_inference_by_any_name(
     assert complaint.startswith(f'tidegate: Inference "ctr" not found in namespace "{namespace}"')
 
 
-async def test_a_user_is_impersonated_with_groups(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [("calibrate", "ads/ctr"), ("dashboard", "--no-browser")])
+async def test_a_user_is_impersonated_with_groups(arguments: tuple[str, ...], tmp_path: Path) -> None:
     headers: list[tuple[str, str]] = []
     groups = ("--as", "eve", "--as-group", "ops", "--as-group", "sre")
-    await run_command(tmp_path, "calibrate", "ads/ctr", *groups, headers=headers)
+    await run_command(tmp_path, *arguments, *groups, headers=headers)
     assert headers == [
         ("Impersonate-User", "eve"),
         ("Impersonate-Group", "ops"),
@@ -83,7 +84,7 @@ async def test_a_silent_api_server_is_given_up_after_the_request_timeout(tmp_pat
         assert "did not answer" in complaint
         return paths
 
-    for arguments in (("calibrate", "ads/ctr"), ("get", "-A")):
+    for arguments in (("calibrate", "ads/ctr"), ("get", "-A"), ("dashboard", "--no-browser")):
         paths = await eventually(partial(ask, *arguments), f"{arguments} asks in time")
         assert len(paths) == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 import subprocess
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from documented.programs import of_tidegate
 from tidegate import __version__
+from tidegate.cli.cluster_options import parse_cluster_options
 from tidegate.cli.help_pages import EXAMPLES, SERVER_PANEL, list_commands
 from tidegate.main import _select_kubeconfig, app
 
@@ -90,6 +92,19 @@ def test_groups_are_impersonated_only_with_a_user() -> None:
         app, ["get", "--request-timeout", "soon"], env={"COLUMNS": "200", "TERM": "dumb"}
     )
     assert (done.exit_code, "--request-timeout soon: " in done.output) == (2, True)
+
+
+def test_each_command_that_asks_a_cluster_takes_the_same_options() -> None:
+    shared = {*inspect.signature(parse_cluster_options).parameters}
+    taken = {
+        name: shared & {*inspect.signature(command.callback).parameters}
+        for name, command in list_commands(app)
+        if command.callback is not None
+    }
+    servers = {"controllers", "web", "xds serve"}
+    assert {name for name, options in taken.items() if options == {"kubeconfig"}} == servers
+    assert {name for name, options in taken.items() if options not in (set(), shared)} == servers
+    assert taken["dashboard"] == shared
 
 
 def test_a_missing_kubeconfig_is_the_error_that_is_shown(

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions
 from tidegate.cli.options import KubeOptions
 
 if TYPE_CHECKING:
-    from tidegate.kube.client import KubeClient
+    from tidegate.kube.client import ClientSettings, KubeClient
 
 _REQUEST_TIMEOUT: Final = timedelta(seconds=30)
 _LIST_TIMEOUT: Final = timedelta(minutes=1)
@@ -25,22 +26,32 @@ async def open_client(options: KubeOptions) -> AsyncGenerator[tuple[KubeClient, 
 
     Raises PermanentError when there are no credentials.
     """
-    from tidegate.kube.client import ClientSettings, KubeClient
+    from tidegate.kube.client import KubeClient
     from tidegate.kube.kubeconfig import find_kubeconfig, read_default_namespace
-    from tidegate.kube.transport import ImpersonatedUser
 
     _log_to_stderr()
     cluster = options.cluster
-    settings = ClientSettings(
-        field_manager="tidegate-cli",
-        user_agent="tidegate-cli",
+    settings = make_client_settings(cluster, "tidegate-cli")
+    kubeconfig = cluster.kubeconfig or find_kubeconfig()
+    async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=cluster.context) as client:
+        yield client, options.namespace or read_default_namespace(kubeconfig, cluster.context)
+
+
+def make_client_settings(cluster: ClusterOptions, component: str) -> ClientSettings:
+    """Return the settings of a client with the user and the time limit of the options.
+
+    `component` is the user agent, and the field manager of what the client writes.
+    """
+    from tidegate.kube.client import ClientSettings
+    from tidegate.kube.transport import ImpersonatedUser
+
+    return ClientSettings(
+        field_manager=component,
+        user_agent=component,
         request_timeout=cluster.request_timeout or _REQUEST_TIMEOUT,
         list_timeout=cluster.request_timeout or _LIST_TIMEOUT,
         impersonated=ImpersonatedUser(cluster.acting_for, cluster.groups) if cluster.acting_for else None,
     )
-    kubeconfig = cluster.kubeconfig or find_kubeconfig()
-    async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=cluster.context) as client:
-        yield client, options.namespace or read_default_namespace(kubeconfig, cluster.context)
 
 
 def _log_to_stderr() -> None:

@@ -23,11 +23,12 @@ import typer
 from cryptography.fernet import Fernet
 from fastapi import FastAPI
 
+from tidegate.cli.cluster_options import ClusterOptions
+from tidegate.cli.connection import make_client_settings
 from tidegate.errors import PermanentError, TidegateError
-from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import INFERENCE
-from tidegate.kube.kubeconfig import read_default_namespace
-from tidegate.kube.transport import ImpersonatedUser
+from tidegate.kube.kubeconfig import find_kubeconfig, read_default_namespace
 from tidegate.processes.web import fill_caches, make_sources, serve_app
 from tidegate.recorded.record import RECORD, read_fleet
 from tidegate.recorded.server import make_kubeconfig, serve_recorded_cluster
@@ -51,9 +52,7 @@ _QUIET_S = 2.0
 class DashboardOptions:
     """The cluster, the identity, and the port of the dashboard."""
 
-    kubeconfig: Path | None
-    context: str | None = None
-    impersonated_user: str = ""
+    cluster: ClusterOptions
     namespace: str | None = None
     """Namespace to show; None: all, or the context's namespace if the user may not list all."""
     installation_namespace: str | None = None
@@ -69,16 +68,13 @@ async def run_dashboard(options: DashboardOptions) -> None:
     """Run until Ctrl-C. Raises TidegateError if the cluster does not answer, or the port is taken."""
     # The terminal shows only the address. A refused watch is visible as an empty list, with its reason.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    settings = ClientSettings(
-        "tidegate-web",
-        user_agent="tidegate-web",
-        impersonated=ImpersonatedUser(options.impersonated_user) if options.impersonated_user else None,
-    )
-    async with await KubeClient.connect(
-        settings, kubeconfig=options.kubeconfig, context=options.context
-    ) as client:
+    settings = make_client_settings(options.cluster, "tidegate-web")
+    kubeconfig, context = options.cluster.kubeconfig or find_kubeconfig(), options.cluster.context
+    async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=context) as client:
         identity = await _read_identity(client)
-        shown = await _choose_namespace(client, identity, options)
+        shown = options.namespace
+        if shown is None:
+            shown = await _choose_namespace(client, identity, read_default_namespace(kubeconfig, context))
         release, namespace = await find_release(client, options.installation_namespace)
         ticket, seal = secrets.token_urlsafe(32), SessionSeal(Fernet.generate_key())
         parts = make_app_state(
@@ -121,28 +117,23 @@ async def run_recorded_dashboard(options: DashboardOptions, record: Path | None 
             await run_dashboard(
                 replace(
                     options,
-                    kubeconfig=kubeconfig,
-                    context=None,
-                    impersonated_user="",
+                    cluster=ClusterOptions(kubeconfig),
                     prometheus=f"http://{address}",
                     controllers=address,
                 )
             )
 
 
-async def _choose_namespace(client: KubeClient, identity: Identity, options: DashboardOptions) -> str:
-    """Return the namespace to show; empty for all."""
-    if options.namespace is not None:
-        return options.namespace
+async def _choose_namespace(client: KubeClient, identity: Identity, default: str) -> str:
+    """Return the namespace to show: empty for all, or `default` if the user may not list all."""
     rights = AccessReviews(lambda _: client, time.monotonic)
     if await rights.is_allowed(identity, Action("list", INFERENCE.plural)):
         return ""
-    namespace = read_default_namespace(options.kubeconfig, options.context)
     typer.echo(
-        f"you may not list Inferences in all namespaces: those of {namespace} are shown; another with -n",
+        f"you may not list Inferences in all namespaces: those of {default} are shown; another with -n",
         err=True,
     )
-    return namespace
+    return default
 
 
 def _namespace_suffix(namespace: str) -> str:
