@@ -118,7 +118,14 @@ async def _plan_what_if(
     else:
         async with open_client(options) as (client, _):
             release, namespace = await find_release(client, system)
-            last = await what_if.fetch_from_leader(client, pool, release, namespace)
+            try:
+                last = await what_if.fetch_from_leader(client, pool, release, namespace)
+            except what_if.NoLeaderError as error:
+                message = (
+                    f"{error}: run tidegate doctor --system-namespace {namespace}, or name the installation's "
+                    "namespace with --system-namespace"
+                )
+                raise PermanentError(message) from error
     return await what_if.plan_what_if(pool, question, last)
 
 

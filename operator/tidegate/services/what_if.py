@@ -29,6 +29,14 @@ from tidegate.services.endpoints import fetch_json
 
 _PORT: Final = 8081
 
+
+class NoLeaderError(PermanentError):
+    """No controllers lead in the namespace of the installation, so there is no input of the solver."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"no controllers lead in namespace {namespace}")
+
+
 QuestionT = TypeVar("QuestionT", bound=PoolChanges)
 
 
@@ -90,7 +98,10 @@ def _solve_changed(pool: str, change: WhatIf, last: LastSolverInput) -> PlanRepo
 
 
 async def fetch_from_leader(client: KubeClient, pool: str, release: str, namespace: str) -> LastSolverInput:
-    """Fetch the solver's last input about a pool from the leader of a release, by a port forward to its pod."""
+    """Fetch the solver's last input about a pool from the leader of a release, by a port forward to its pod.
+
+    Raises NoLeaderError, and TidegateError if the leader does not answer.
+    """
     body = await client.get(LEASE, ObjectKey(namespace, f"{release}-controllers"))
     leader = _leader_pod(body, namespace)
     return _parse_response(await client.read_from_pod(leader, _PORT, _input_path(pool)))
@@ -108,11 +119,7 @@ def _input_path(pool: str) -> str:
 def _leader_pod(body: Manifest | None, namespace: str) -> ObjectKey:
     leader = LeaseRecord.parse(body).holder.partition("_")[0] if body is not None else ""
     if not leader:
-        message = (
-            f"no controllers lead in namespace {namespace}: run tidegate doctor --system-namespace {namespace}, or name the "
-            "installation's namespace with --system-namespace"
-        )
-        raise PermanentError(message)
+        raise NoLeaderError(namespace)
     return ObjectKey(namespace, leader)
 
 
@@ -122,5 +129,7 @@ def _parse_response(response: Mapping[str, Any]) -> LastSolverInput:
     try:
         return LastSolverInput.model_validate(response)
     except ValidationError as error:
-        message = "cannot parse the controllers' answer: they have another version than this command"
+        message = (
+            "cannot parse the controllers' answer: their version differs from the version of this program"
+        )
         raise PermanentError(message) from error

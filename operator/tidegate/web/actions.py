@@ -24,7 +24,7 @@ from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
 from tidegate.services import overrides, releases, what_if
-from tidegate.services.what_if import LastSolverInput
+from tidegate.services.what_if import LastSolverInput, NoLeaderError
 from tidegate.web.access.rights import Action
 from tidegate.web.request_context import LIST_DECISIONS, ObjectNotFoundError, RequestContext
 from tidegate.web.simulations import DayComparison, DayRequest
@@ -124,7 +124,15 @@ async def _last_question(context: RequestContext, pool: str) -> LastSolverInput:
     installation = context.app.installation
     if installation.controllers_address:
         return await what_if.fetch_from_address(installation.controllers_address, pool)
-    return await what_if.fetch_from_leader(context.client, pool, installation.release, installation.namespace)
+    try:
+        return await what_if.fetch_from_leader(
+            context.client, pool, installation.release, installation.namespace
+        )
+    except NoLeaderError as error:
+        message = (
+            f"{error}: the allocator decides nothing until a replica of the controllers is ready and leads"
+        )
+        raise PermanentError(message) from error
 
 
 async def simulate_day(

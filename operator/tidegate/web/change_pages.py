@@ -111,7 +111,7 @@ async def submit_override(context: AuthenticatedContext, fields: VerifiedForm) -
 async def end_override(context: AuthenticatedContext, name: str, fields: VerifiedForm) -> RedirectResponse:
     """End an override."""
     await actions.end_override(context, name)
-    return RedirectResponse("/overrides", _SEE_OTHER)
+    return RedirectResponse(f"/overrides{context.namespace_query}", _SEE_OTHER)
 
 
 async def _observe_target(context: RequestContext, override_request: OverrideInput) -> OverrideContext:

@@ -88,7 +88,6 @@ async def overview_page(
         decisions=[DecisionReport.from_decision(decision) for decision in decisions],
         may_decisions=may_decisions,
         asked=RowQuery(q, namespace),
-        namespace_filter=namespace,
         namespaces=sorted(namespaces),
         topics=[kind["plural"] for kind in kinds] + ["allocationdecisions"] * may_decisions + ["traffic"],
     )
@@ -118,7 +117,6 @@ async def list_page(
         title=TITLES[plural],
         page=selected,
         asked=query,
-        namespace_filter=namespace,
         namespaces=namespaces,
         topics=[plural.value, "traffic"],
     )

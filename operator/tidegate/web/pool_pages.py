@@ -44,8 +44,10 @@ async def power_index(context: AuthenticatedContext) -> Response:
     await context.list_namespaces(Plural.POOLS)
     pools = context.app.fleet.pools.list_all()
     if len(pools) == 1:
-        return RedirectResponse(f"/computepools/{pools[0].metadata.name}", _SEE_OTHER)
-    return RedirectResponse("/list/computepools", _SEE_OTHER)
+        return RedirectResponse(
+            f"/computepools/{pools[0].metadata.name}{context.namespace_query}", _SEE_OTHER
+        )
+    return RedirectResponse(f"/list/computepools{context.namespace_query}", _SEE_OTHER)
 
 
 @router.get("/computepools/{name}")

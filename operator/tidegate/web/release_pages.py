@@ -79,7 +79,8 @@ async def steer_release(
         message = f"command: '{command[:40]}' is not one of {', '.join(ReleaseCommand)}"
         raise PermanentError(message)
     await actions.steer_release(context, ObjectKey(namespace, name), ReleaseCommand(command))
-    return RedirectResponse(f"/modelaccesses/{quote(namespace)}/{quote(name)}/release", _SEE_OTHER)
+    page = f"/modelaccesses/{quote(namespace)}/{quote(name)}/release"
+    return RedirectResponse(page + context.namespace_query, _SEE_OTHER)
 
 
 def report_release(access: ModelAccess) -> ReleaseReport | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
+from urllib.parse import urlencode
 
 from fastapi import Depends, Request
 
@@ -27,6 +28,7 @@ ResourceT = TypeVar("ResourceT", bound=CustomResource)
 LIST_DECISIONS: Final = Action("list", "allocationdecisions")
 LIST_OVERRIDES: Final = Action("list", "computeoverrides")
 LIST_NODES: Final = Action("list", "nodes", group="")
+_MAX_NAMESPACE: Final = 63
 
 
 class SignInRequiredError(TidegateError):
@@ -68,11 +70,18 @@ class RequestContext:
     app: AppState
     feed_position: str
     """The position in `TopicFeed` at the time of the request: its page subscribes to later changes."""
+    namespace_filter: str = ""
+    """The namespace that the user has chosen in a list; empty for all. Other pages pass it on in their links."""
 
     @property
     def client(self) -> KubeClient:
         """Return a client that acts with the identity of the user."""
         return self.app.authenticator.make_client(self.identity)
+
+    @property
+    def namespace_query(self) -> str:
+        """Return the query of an address that keeps the chosen namespace; empty without one."""
+        return f"?{urlencode({'namespace': self.namespace_filter})}" if self.namespace_filter else ""
 
     @property
     def csrf_token(self) -> str:
@@ -144,7 +153,8 @@ async def authenticate_request(
             "create a token with kubectl create token <serviceaccount>"
         )
         raise SignInRequiredError(message)
-    return RequestContext(identity, app, feed_position=app.changes.position)
+    namespace = request.query_params.get("namespace", "")[:_MAX_NAMESPACE]
+    return RequestContext(identity, app, app.changes.position, namespace)
 
 
 AuthenticatedContext = Annotated[RequestContext, Depends(authenticate_request)]
