@@ -5,13 +5,15 @@ from __future__ import annotations
 import html
 import re
 
+from builders.pictured_fleet import NAMESPACE
 from builders.shown_fleet import POOL
 from fixtures.dashboard import Dashboard
 
 
 async def test_a_chosen_namespace_is_kept_on_every_page(dashboard: Dashboard) -> None:
-    dashboard.show_fleet()
-    visited, waiting = set[str](), ["/?namespace=ads"]
+    await dashboard.show_recorded_fleet()
+    kept = f"namespace={NAMESPACE}"
+    visited, waiting = set[str](), [f"/?{kept}"]
     async with dashboard.browser() as browser:
         while waiting:
             address = waiting.pop()
@@ -20,15 +22,22 @@ async def test_a_chosen_namespace_is_kept_on_every_page(dashboard: Dashboard) ->
                 continue
             visited.add(shape)
             answer = await browser.get(address, follow_redirects=True)
-            assert (answer.status_code, answer.url.params.get("namespace")) == (200, "ads"), address
+            assert (answer.status_code, answer.url.params.get("namespace")) == (200, NAMESPACE), address
             links = re.findall(r'<a [^>]*href="(/[^"#]*)[^>]*>(?!Show all)', html.unescape(answer.text))
-            assert [link for link in links if "namespace=ads" not in link] == [], address
+            assert [link for link in links if kept not in link] == [], address
             forms = re.findall(r'<form [^>]*method="post"[^>]*action="(/[^"]*)"', html.unescape(answer.text))
-            assert [form for form in forms if "namespace=ads" not in form and form != "/sign-out"] == []
-            fields = answer.text.count('<input type="hidden" name="namespace" value="ads">')
+            assert [form for form in forms if kept not in form and form != "/sign-out"] == []
+            fields = answer.text.count(f'<input type="hidden" name="namespace" value="{NAMESPACE}">')
             assert fields or shape in {"", "list/*"}, address
             waiting += links
-    assert {"decisions", "overrides", "inferences/*/*", "modelaccesses/*/*", "computepools/*"} <= visited
+    assert {
+        "decisions",
+        "overrides",
+        "inferences/*/*",
+        "modelaccesses/*/*",
+        "computepools/*",
+        "plan/*",
+    } <= visited
 
 
 async def test_without_a_chosen_namespace_links_name_none(dashboard: Dashboard) -> None:

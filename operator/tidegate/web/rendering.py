@@ -25,15 +25,15 @@ _MESSAGES: Final = messages_by_name()
 
 def render_page(context: RequestContext, template: str, status: int = 200, **variables: Any) -> HTMLResponse:
     """Return a page for an authenticated user; its links keep the namespace that the user has chosen."""
-    kept = context.namespace_query
+    query = context.namespace_query
     common = {
         "user": context.identity.user,
         "csrf": context.csrf_token,
         "mode": context.app.authenticator.mode.value,
         "since": context.feed_position,
         "namespace_filter": context.namespace_filter,
-        "kept": kept,
-        "kept_more": kept.replace("?", "&", 1),
+        "kept": query,
+        "kept_more": query.replace("?", "&", 1),
     }
     return HTMLResponse(render_template(template, {**common, **variables}), status)
 
