@@ -14,7 +14,7 @@ from tidegate_localcluster.demo.kind import KindPlatform
 from tidegate_localcluster.demo.platforms import DemoPlatform, LocalPlatform, OwnCluster, OwnClusterSettings
 from tidegate_localcluster.demo.recipe import TrainingRecipe
 from tidegate_localcluster.demo.scenario import ANSWERS_PER_VERSION, Demo, DemoSettings
-from tidegate_localcluster.demo.steps import StepPrinter
+from tidegate_localcluster.demo.steps import StepPrinter, read_durations, write_durations
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.image_parts import read_project_version
 from tidegate_localcluster.supplies import find_source_root
@@ -46,11 +46,12 @@ def up(
     ] = ANSWERS_PER_VERSION,
 ) -> None:
     """Run the whole demo. The cluster stays; running it again starts over at version 1."""
-    steps = StepPrinter(_make_console())
+    steps = StepPrinter(_make_console(), read_durations(default_home()))
     with _report_errors(steps):
         settings = DemoSettings(source_root=find_source_root(), answers_per_version=answers)
         recipe = TrainingRecipe(settings.source_root, default_home())
         Demo(_select_platform(state_dir, on_kind=on_kind), recipe, settings, steps).run()
+    write_durations(default_home(), steps.seconds)
 
 
 @app.command()

@@ -1,9 +1,11 @@
-"""Print the demo's steps, their progress and their durations."""
+"""Print the demo's steps, their progress and their durations, and keep the durations for the next run."""
 
+import json
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,14 +13,35 @@ from rich.padding import Padding
 from rich.table import Table
 
 INDENT: Final = "      "
+_DURATIONS: Final = "demo-durations.json"
+
+
+def read_durations(home: Path) -> Mapping[str, float]:
+    """Return the seconds of each step of the last complete run, in their order; empty if there was none."""
+    try:
+        durations: Any = json.loads((home / _DURATIONS).read_text())
+        return {str(title): float(seconds) for title, seconds in durations.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        # What a run that was killed left behind is no reason to fail.
+        return {}
+
+
+def write_durations(home: Path, seconds: Mapping[str, float]) -> None:
+    """Keep the seconds of each step of a complete run in the cache folder."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / _DURATIONS).write_text(json.dumps(dict(seconds), indent=1) + "\n")
 
 
 class StepPrinter:
     """Numbered steps: a title, lines of progress with the seconds since the step began, and its duration."""
 
-    def __init__(self, console: Console) -> None:
-        """Print to `console`; the first step has the number 1."""
+    def __init__(self, console: Console, last_run: Mapping[str, float] | None = None) -> None:
+        """Print to `console`; the first step has the number 1.
+
+        `last_run` has the seconds of each step of the last run, from which the remaining time is estimated.
+        """
         self._console = console
+        self._last_run = last_run or {}
         self._number = 0
         self._began = self._step_began = time.monotonic()
         self.title = ""
@@ -30,10 +53,22 @@ class StepPrinter:
         self._number += 1
         self.title = title
         self._step_began = time.monotonic()
-        self._console.print(f"[bold cyan]{self._number:>3}[/]  [bold]{escape(title)}[/]")
+        estimate = self._estimate_left(title)
+        self._console.print(
+            f"[bold cyan]{self._number:>3}[/]  [bold]{escape(title)}[/]{estimate}", highlight=False
+        )
         yield
         self.seconds[title] = time.monotonic() - self._step_began
         self._console.print(f"{INDENT[:-2]}[green]✓[/] [dim]{self.seconds[title]:.1f} s[/]")
+
+    def _estimate_left(self, title: str) -> str:
+        """Return what this step and all later ones took in the last run; empty if that run had no such step."""
+        titles = list(self._last_run)
+        if title not in titles:
+            return ""
+        seconds = sum(self._last_run[later] for later in titles[titles.index(title) :])
+        amount = f"about {round(seconds / 60)} min" if seconds >= 60 else "less than a minute"
+        return f"  [dim]{amount} left, if it takes as long as the last run[/]"
 
     def print_progress(self, message: str) -> None:
         """Print one line of progress within the step."""
