@@ -3,6 +3,7 @@
 import operator
 import tomllib
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,34 @@ def test_the_wheel_holds_every_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert sorted(wheel) == sorted(f"{root}/{package}" for root, package in SOURCE_ROOTS.items())
+
+
+def wheel_files() -> set[Path]:
+    """The files of the packages that a build takes: all but those that .gitignore names."""
+    patterns = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line]
+    assert not any(set(pattern) & set("/!#") for pattern in patterns), "fnmatch reads only names"
+    files = (
+        path.relative_to(ROOT)
+        for root, package in SOURCE_ROOTS.items()
+        for path in (ROOT / root / package).rglob("*")
+        if path.is_file()
+    )
+    return {
+        file for file in files if not any(fnmatch(part, name) for part in file.parts for name in patterns)
+    }
+
+
+def test_the_wheel_holds_what_the_recorded_dashboard_reads() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    for table in (build, build["targets"]["wheel"]):
+        assert not {"exclude", "only-include", "include"} & table.keys(), "then wheel_files() differs"
+    files, package = wheel_files(), Path("operator", "tidegate")
+    folders = [package / "web" / "templates", package / "web" / "static"]
+    read = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    assert {".html", ".css", ".js"} <= {path.suffix for path in read}
+    needed = {*(path.relative_to(ROOT) for path in read), package / "recorded" / "fleet.json.gz"}
+    assert needed - files == set()
+    assert not any("__pycache__" in file.parts for file in files)
 
 
 def test_tests_are_no_packages() -> None:
