@@ -236,6 +236,29 @@ def test_pods_get_variables_volumes_and_arguments_of_ones_own(helm: Path) -> Non
     assert "the chart itself sets TIDEGATE_RELEASE" in refused.stderr
 
 
+def test_node_agents_get_what_their_own_pods_name_and_nothing_of_the_others(helm: Path) -> None:
+    proxy, settings = {"name": "HTTPS_PROXY", "value": "http://proxy"}, {"name": "LANG", "value": "C"}
+    volume, mount = {"name": "ca", "configMap": {"name": "ca"}}, {"name": "ca", "mountPath": "/ca"}
+    own = {"extraEnv": [settings], "volumes": [volume], "volumeMounts": [mount], "labels": {"team": "gpu"}}
+    others = {"pods.extraEnv": [proxy], "pods.labels": {"team": "web"}, "nodeAgent.enabled": True}
+
+    def agent(**pods: Any) -> Any:
+        return pod_of(rendered(helm, {**others, "nodeAgent.pods": pods}), "node-agent", "DaemonSet")
+
+    plain, changed = agent(), agent(**own, containerSecurityContext={"privileged": True})
+    (before,), (after,) = plain["spec"]["containers"], changed["spec"]["containers"]
+    assert "team" not in plain["metadata"]["labels"]
+    assert plain["spec"]["securityContext"] == {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert proxy not in before["env"]
+    assert changed["metadata"]["labels"]["team"] == "gpu"
+    assert [item for item in after["env"] if item not in before["env"]] == [settings]
+    assert [item for item in after["volumeMounts"] if item not in before["volumeMounts"]] == [mount]
+    assert [item for item in changed["spec"]["volumes"] if item not in plain["spec"]["volumes"]] == [volume]
+    assert after["securityContext"] == {**before["securityContext"], "privileged": True}
+    refused = template(helm, {"nodeAgent.enabled": True, "nodeAgent.pods.extraEnv": [{"name": "POD_IP"}]})
+    assert "the chart itself sets POD_IP" in refused.stderr
+
+
 def test_service_accounts_have_annotations_of_their_own(helm: Path) -> None:
     parts = {**{process: process for process in PROCESSES}, "nodeAgent": "node-agent"}
     values = {f"{key}.serviceAccount.annotations": {"role": name} for key, name in parts.items()}
