@@ -14,6 +14,7 @@ _FENCE = re.compile(
     r"^(?P<indent>[ ]*)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
+_CHECKED = re.compile(r"^<!-- checked, not run: ([^\n]+) -->$", re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 
@@ -58,6 +59,12 @@ def blocks_of(text: str, page: str) -> Iterator[Block]:
             part_of=said if mark == "part of" else "",
             file=said if mark == "file" else "",
         )
+
+
+def why_not_typed(text: str) -> str:
+    """Why no test types the commands of a page, in the page's own words: <!-- checked, not run: … -->."""
+    found = _CHECKED.search(text)
+    return found[1] if found else ""
 
 
 def blocks(*languages: str) -> list[Block]:

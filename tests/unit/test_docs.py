@@ -13,7 +13,7 @@ import pytest
 from builders.process_registries import SHOWN
 from documented.kubectl import asked
 from documented.manifests import OURS, ours, parts, unclaimed
-from documented.pages import ROOT, Block, blocks, blocks_of, inline, name, pages
+from documented.pages import ROOT, Block, blocks, blocks_of, inline, name, pages, why_not_typed
 from documented.programs import PYTHON, TIDEGATE, of_make, of_python, of_tidegate
 from documented.shell import Command, aliases, commands, lines, misspelt
 from tidegate.api.crd import KIND_DEFINITIONS
@@ -33,6 +33,7 @@ SHOWN_BY = re.compile(r"\[`(test_\w+)`\]\(([^)]+\.py)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 DOCS = ROOT / "docs"
 FOREIGN = "no test checks"
+SHELLS = ("console", "shell", "bash", "sh")
 NOT_OURS = frozenset({"kubectl", "helm", "alias", "cd", "export", "ls", "base64", "grep", "head", "sed"})
 """Checked by kubectl and Helm themselves (tests/integration/test_documented_kubernetes.py), or plain shell."""
 EXECUTED = (
@@ -99,7 +100,7 @@ def missing(command: Command, saved: Set[str]) -> str:
 def problems(path: Path) -> list[str]:
     """Return what is wrong with the commands of a page."""
     all_blocks = list(blocks_of(path.read_text(), name(path)))
-    typed = [block for block in all_blocks if block.language in ("console", "shell", "bash", "sh")]
+    typed = [block for block in all_blocks if block.language in SHELLS]
     names = {alias: meant for block in typed for alias, meant in aliases(block).items()}
     saved = {block.file for block in all_blocks}
     return [problem for block in typed for problem in _problems_of(block, names, saved)]
@@ -126,6 +127,35 @@ def _problems_of(block: Block, names: Mapping[str, tuple[str, ...]], saved: Set[
 
 def test_commands_are_understood() -> None:
     assert [problem for path in pages() for problem in problems(path)] == []
+
+
+def untyped(text: str, page: str) -> str:
+    """Return what a how-to lacks: a test that types its commands, or the reason why none does."""
+    typed = [block for block in blocks_of(text, page) if block.language in SHELLS]
+    unmarked = [block.where for block in typed if not block.not_run and not block.where.startswith(EXECUTED)]
+    reason = why_not_typed(text)
+    if unmarked and not reason:
+        return f"{unmarked[0]}: no test types this: say why below the title, <!-- checked, not run: … -->"
+    if reason and not unmarked:
+        return f"{page}: a test types it, or each block has its reason: remove <!-- checked, not run: … -->"
+    missing = [file for file in re.findall(r"tests/\S+?\.py", reason) if not (ROOT / file).exists()]
+    return f"{page}: there is no {missing[0]}" if missing else ""
+
+
+def test_commands_of_how_tos_are_typed_by_a_test_or_the_page_has_the_reason() -> None:
+    how_tos = sorted((DOCS / "how-to").glob("*.md"))
+    assert [problem for path in how_tos if (problem := untyped(path.read_text(), name(path)))] == []
+
+
+def test_a_page_without_a_test_and_without_a_reason_is_found() -> None:
+    block, reason = "```console\n$ kubectl get pods\n```\n", "<!-- checked, not run: {} -->\n\n"
+    own, executed = "docs/how-to/own.md", "docs/how-to/call-a-model.md"
+    assert untyped(block, own).startswith(f"{own}:1: no test types this")
+    assert untyped(reason.format("the pods are yours") + block, own) == ""
+    assert untyped(f"<!-- not run: it asks you -->\n{block}", own) == ""
+    assert untyped(block, executed) == ""
+    assert untyped(reason.format("the pods are yours") + block, executed).endswith("not run: … -->")
+    assert untyped(reason.format("see tests/unit/test_none.py") + block, own).endswith("test_none.py")
 
 
 def test_commands_within_sentences_are_understood() -> None:
