@@ -169,8 +169,8 @@ def update_progress(
         fetching,
     ):
         return previous
-    same = previous is not None and previous.version == target.version
-    return VersionProgress(target.version, serving, fetching, now, previous.started if same else now)
+    started = previous.started if previous is not None and previous.version == target.version else now
+    return VersionProgress(target.version, serving, fetching, now, started)
 
 
 def was_gone_before(replica: ObservedReplica, progress: VersionProgress) -> bool:
