@@ -15,7 +15,7 @@ from builders.column_graphs import ColumnGraph, ColumnSpec
 from builders.onnx_models import a_model as make_onnx_model
 from builders.onnx_models import a_tensor
 from builders.user_model import USER_INPUTS, publish_user_model
-from tidegate_dataplane.graph_passes import pipeline
+from tidegate_dataplane.graph_passes import payoff, pipeline
 from tidegate_dataplane.graph_passes.constants import Array
 from tidegate_dataplane.graph_passes.fuse_embeddings import fuse_embeddings
 from tidegate_dataplane.graph_passes.pipeline import (
@@ -25,7 +25,6 @@ from tidegate_dataplane.graph_passes.pipeline import (
     PassOutcome,
     compare_models,
     compare_requests,
-    explain_slowness,
     list_passes,
     optimize_model,
 )
@@ -53,7 +52,7 @@ def a_model(columns: int = 200) -> onnx.ModelProto:
 @pytest.fixture
 def unshared_requests_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two graphs that take equally long differ by a tenth on a busy machine, and a pass is left out then."""
-    monkeypatch.setattr(pipeline, "MIN_UNSHARED_SPEEDUP", 0.0)
+    monkeypatch.setattr(payoff, "MIN_UNSHARED_SPEEDUP", 0.0)
 
 
 def outcome_of(name: str, outcomes: tuple[PassOutcome, ...]) -> PassOutcome:
@@ -369,24 +368,6 @@ def test_a_graph_that_shares_rows_already_is_proved_in_both_forms_and_not_shared
     optimized = optimize_model(shared, shared_inputs=["user"], measured_rows=(64,))
     assert optimized.shared_inputs == ("user",)
     assert "does not have the rows of input" in outcome_of("shareRows", optimized.outcomes).reason
-
-
-@pytest.mark.parametrize(
-    ("speedups", "shares_rows", "reason"),
-    [
-        ({1: 0.98, 16: 1.1}, False, ""),
-        ({1: 0.96, 16: 2.0}, False, "slower at 1 rows: 0.96x"),
-        ({1: 0.91, 16: 2.0}, True, ""),
-        ({1: 0.89, 16: 2.0}, True, "slower at 1 rows: 0.89x"),
-        ({1: 1.0, 16: 0.96}, True, "slower at 16 rows: 0.96x"),
-        ({1: 1.2, 16: 0.98}, True, "no faster: 0.98x"),
-        ({1: 0.96}, True, "slower at 1 rows: 0.96x"),
-    ],
-)
-def test_a_graph_pays_where_requests_have_what_it_is_made_for(
-    speedups: dict[int, float], shares_rows: bool, reason: str
-) -> None:
-    assert explain_slowness(speedups, shares_rows=shares_rows) == reason
 
 
 def test_an_input_that_does_not_exist_is_named_beside_those_that_do() -> None:

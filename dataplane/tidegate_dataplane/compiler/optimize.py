@@ -1,7 +1,8 @@
 """Apply the graph passes to one model file, in a process that may run out of memory or time without harm to the compiler.
 
 `python3 -m tidegate_dataplane.compiler.optimize SOURCE OUTPUT` writes `OUTPUT/result.json`, and `OUTPUT/graph.onnx` if the
-passes found a faster graph. Each `--request` is a file with the request of a client, on which answers are compared as well.
+passes found a faster graph. Each `--request` is a file with the request of a client, on which answers are compared as well;
+the most frequent of their shapes are measured.
 With `--candidate`, a graph that another pod compiled is compared with SOURCE, and no pass runs; `OUTPUT/comparison.json` says
 how far it differs.
 """
@@ -27,13 +28,13 @@ from tidegate_dataplane.compiler.exchange import (
 )
 from tidegate_dataplane.compiler.model_file import ModelNotCompiledError, explain_memory, read_model
 from tidegate_dataplane.contract import PassResult
+from tidegate_dataplane.graph_passes.payoff import explain_slowness
 from tidegate_dataplane.graph_passes.pipeline import (
     TOLERANCE,
     OptimizedModel,
     PassOutcome,
     compare_models,
     compare_requests,
-    explain_slowness,
     optimize_model,
 )
 from tidegate_dataplane.graph_passes.proof import GraphRefusedError
@@ -97,12 +98,15 @@ def _compile_graph(
 
 def _refuse_slower(model: onnx.ModelProto, optimized: OptimizedModel) -> OptimizedModel:
     """Return the published model if the passes together do not pay, although each of them did."""
+    speedups, clients = optimized.speedups, optimized.client_speedups
     shares_rows = bool(optimized.shared_inputs)
-    if not optimized.speedups or not explain_slowness(optimized.speedups, shares_rows=shares_rows):
+    if not speedups or not explain_slowness(speedups, clients, shares_rows=shares_rows):
         return optimized
-    reason = "all passes together are no faster: " + ", ".join(
-        f"{ratio:.2f}x at {rows} rows" for rows, ratio in optimized.speedups.items()
-    )
+    ratios = [
+        *(f"{ratio:.2f}x at {rows} rows" for rows, ratio in speedups.items()),
+        *(f"{client.ratio:.2f}x at a client's request of {client.rows} rows" for client in clients),
+    ]
+    reason = f"all passes together are no faster: {', '.join(ratios)}"
     outcomes = tuple(
         replace(outcome, applied=False, reason=reason) if outcome.applied else outcome
         for outcome in optimized.outcomes

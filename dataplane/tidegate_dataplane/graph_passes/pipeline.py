@@ -18,6 +18,14 @@ from onnxscript import optimizer
 
 from tidegate_dataplane.graph_passes.fuse_embeddings import fuse_embeddings
 from tidegate_dataplane.graph_passes.late_broadcasts import drop_repetitions
+from tidegate_dataplane.graph_passes.payoff import (
+    ClientSpeedup,
+    choose_requests,
+    count_rows,
+    explain_slowness,
+    explain_unshared_slowness,
+    has_equal_rows,
+)
 from tidegate_dataplane.graph_passes.proof import (
     Comparison,
     GraphRefusedError,
@@ -48,10 +56,6 @@ POOLING_TOLERANCE: Final = 1e-6
 MEASURED_ROWS: Final = (1, 16, 128)
 MEASURED_SIZES: Final = (50, 7, 1)
 """Of dimensions that the graph leaves to the request, such as the length of a history: the first that it answers."""
-MIN_SPEEDUP: Final = 0.97
-"""A pass is left out if it is slower than this at any measured request."""
-MIN_UNSHARED_SPEEDUP: Final = 0.9
-"""The same for a graph that shares rows, at requests that have nothing to share: one row, or rows that differ."""
 
 
 Rewrite: TypeAlias = Callable[[ir.Model], int]
@@ -84,7 +88,13 @@ class PassOutcome:
     nodes_after: int = 0
     max_error: float = 0.0
     speedups: Mapping[int, float] = field(default_factory=dict[int, float])
-    """By rows of the request."""
+    """Of random requests, by their rows."""
+    client_speedups: tuple[ClientSpeedup, ...] = ()
+
+    @property
+    def mean_speedup(self) -> float:
+        """Return the geometric mean of all speed-ups; 1.0 without any."""
+        return mean_speedup([*self.speedups.values(), *(client.ratio for client in self.client_speedups)])
 
     @property
     def finite_error(self) -> float | None:
@@ -101,7 +111,9 @@ class OptimizedModel:
     """Inputs that may have one row, where the others have as many as the request."""
     outcomes: tuple[PassOutcome, ...]
     speedups: Mapping[int, float]
-    """Of the whole against the original, by rows of the request."""
+    """Of the whole against the original, at random requests, by their rows."""
+    client_speedups: tuple[ClientSpeedup, ...] = ()
+    """The same at the most frequent shapes of clients' requests."""
     compared_requests: int = 0
     """Requests of clients that the model answers, and on which passes were compared."""
 
@@ -156,8 +168,9 @@ def optimize_model(
     passes: Sequence[Pass] | None = None,
     measured_rows: Sequence[int] = MEASURED_ROWS,
 ) -> OptimizedModel:
-    """Apply the passes that prove equal and pay, all without `passes`; `requests` of clients are compared beside random ones.
+    """Apply the passes that prove equal and pay, all without `passes`.
 
+    `requests` of clients are compared beside random ones, and the most frequent of their shapes are measured as well.
     `shared_inputs` have equal rows in most requests, such as the features of the user: if the part of the graph that depends
     on them alone can run once per request, the optimized model also takes one row of them. The given model is not changed.
     Raise GraphRefusedError if ONNX Runtime does not load it.
@@ -169,8 +182,8 @@ def optimize_model(
         trial.model,
         trial.shared_inputs,
         tuple(trial.outcomes),
-        trial.measure_whole(),
-        trial.count_logged(),
+        *trial.measure_whole(),
+        compared_requests=trial.answered_requests,
     )
 
 
@@ -222,7 +235,9 @@ class _Trial:
         self.outcomes: list[PassOutcome] = []
         self._original = self._session = Session(model)
         inferred = _read_model(model)
-        self._logged, self._samples = requests, _make_samples(inferred)
+        self._logged = [request for request in requests if self._original.run_request(request) is not None]
+        self._clients = choose_requests(self._logged)
+        self._samples = _make_samples(inferred)
         self._measured_rows = measured_rows
         self._measured = self._make_measured(inferred)
 
@@ -240,7 +255,7 @@ class _Trial:
         shared = graph_pass.shared_inputs or self.shared_inputs
         results = [self._try_variant(graph_pass, rewrite, shared) for rewrite in graph_pass.variants]
         outcome, candidate, session = max(
-            results, key=lambda result: (result[0].applied, mean_speedup(result[0].speedups))
+            results, key=lambda result: (result[0].applied, result[0].mean_speedup)
         )
         self.outcomes.append(outcome)
         if outcome.applied:
@@ -264,8 +279,13 @@ class _Trial:
             if self._session is not self._original:
                 comparison = self._compare_samples(self._original, (), session, shared)
             _check_error(comparison.max_error, TOLERANCE, "the original")
+            is_sharing = bool(graph_pass.shared_inputs)
             outcome = replace(outcome, speedups=self._measure_speedups(session, shared))
-            self._check_speedups(outcome.speedups, session, shared, is_sharing=bool(graph_pass.shared_inputs))
+            _raise_reason(explain_slowness(outcome.speedups, shares_rows=is_sharing))
+            clients = self._measure_clients(self._session, self.shared_inputs, session, shared)
+            outcome = replace(outcome, client_speedups=clients)
+            _raise_reason(explain_slowness(outcome.speedups, clients, shares_rows=is_sharing))
+            self._check_unshared(session, shared)
         except _LeftOutError as reason:
             outcome = replace(outcome, reason=str(reason))
         except GraphRefusedError as error:
@@ -277,17 +297,19 @@ class _Trial:
             return applied, candidate, session
         return outcome, self.model, self._session
 
-    def count_logged(self) -> int:
+    @property
+    def answered_requests(self) -> int:
         """Return how many requests of clients the model answers."""
-        return sum(self._original.run_request(request) is not None for request in self._logged)
+        return len(self._logged)
 
-    def measure_whole(self) -> Mapping[int, float]:
-        """Return the speed-ups of all passes together."""
+    def measure_whole(self) -> tuple[Mapping[int, float], tuple[ClientSpeedup, ...]]:
+        """Return the speed-ups of all passes together, at random requests and at those of clients."""
         if not any(outcome.applied for outcome in self.outcomes):
-            return {}
+            return {}, ()
         pairs = _pair_requests(self._measured, (), self.shared_inputs)
         ratios = measure_speedups(self._original, self._session, pairs)
-        return dict(zip(self._measured_rows, ratios, strict=True))
+        clients = self._measure_clients(self._original, (), self._session, self.shared_inputs)
+        return dict(zip(self._measured_rows, ratios, strict=True)), clients
 
     def _rewrite_copy(self, rewrite: Rewrite) -> tuple[onnx.ModelProto, int]:
         opset = next(
@@ -326,18 +348,26 @@ class _Trial:
         ratios = measure_speedups(self._session, session, pairs)
         return dict(zip(self._measured_rows, ratios, strict=True))
 
-    def _check_speedups(
-        self, speedups: Mapping[int, float], session: Session, shared: tuple[str, ...], *, is_sharing: bool
-    ) -> None:
-        """Raise _LeftOutError if a pass does not pay."""
-        if reason := explain_slowness(speedups, shares_rows=is_sharing):
-            raise _LeftOutError(reason)
-        if not shared:
-            return
-        largest = self._measured[-1]
-        [ratio] = measure_speedups(self._original, session, [(largest, largest)])
-        if ratio < MIN_UNSHARED_SPEEDUP:
-            raise _LeftOutError(f"slower where the rows of shared inputs differ: {ratio:.2f}x")
+    def _measure_clients(
+        self, before: Session, shared_before: tuple[str, ...], after: Session, shared_after: tuple[str, ...]
+    ) -> tuple[ClientSpeedup, ...]:
+        """Return the speed-ups at requests of clients; inputs whose rows differ there are not sent as one row."""
+        measured: list[ClientSpeedup] = []
+        for request in self._clients:
+            rows, is_equal = count_rows(request), has_equal_rows(request, shared_after)
+            pairs = (
+                _pair_requests([request], shared_before, shared_after) if is_equal else [(request, request)]
+            )
+            [ratio] = measure_speedups(before, after, pairs)
+            measured.append(ClientSpeedup(rows, ratio, can_share=is_equal and rows > 1))
+        return tuple(measured)
+
+    def _check_unshared(self, session: Session, shared: tuple[str, ...]) -> None:
+        """Raise _LeftOutError if a graph that shares rows is too slow where they differ."""
+        if shared:
+            largest = self._measured[-1]
+            [ratio] = measure_speedups(self._original, session, [(largest, largest)])
+            _raise_reason(explain_unshared_slowness(ratio))
 
 
 def _pair_requests(
@@ -383,21 +413,12 @@ def _write_model(model: ir.Model, original: onnx.ModelProto) -> onnx.ModelProto:
     return written
 
 
+def _raise_reason(reason: str) -> None:
+    """Raise _LeftOutError if there is a reason."""
+    if reason:
+        raise _LeftOutError(reason)
+
+
 def _check_error(error: float, allowed: float, other: str) -> None:
     if error > allowed:
         raise _LeftOutError(f"answers differ by {error:.1e} from those of {other}, {allowed:.0e} is allowed")
-
-
-def explain_slowness(speedups: Mapping[int, float], *, shares_rows: bool = False) -> str:
-    """Return why a graph with these speed-ups, by rows of the request, is not used; empty if it pays.
-
-    With `shares_rows`, one row is no request to be faster at: there is nothing to share.
-    """
-    judged = {rows: ratio for rows, ratio in speedups.items() if rows > 1 or not shares_rows} or speedups
-    slowest = min(judged, key=lambda rows: judged[rows])
-    if judged[slowest] < MIN_SPEEDUP:
-        return f"slower at {slowest} rows: {judged[slowest]:.2f}x"
-    if speedups.get(1, 1.0) < MIN_UNSHARED_SPEEDUP:
-        return f"slower at 1 rows: {speedups[1]:.2f}x"
-    mean = mean_speedup(judged)
-    return "" if mean > 1.0 else f"no faster: {mean:.2f}x"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, hypot, inf, log, sqrt
 from typing import Any, Final, Protocol
@@ -190,9 +190,9 @@ def measure_speedups(
     return [_measure_speedup(original, rewritten, pair, clock) for pair in requests]
 
 
-def mean_speedup(speedups: Mapping[int, float]) -> float:
-    """Return the geometric mean of the speed-ups at each number of rows; 1.0 without any."""
-    return exp(statistics.fmean(map(log, speedups.values()))) if speedups else 1.0
+def mean_speedup(speedups: Sequence[float]) -> float:
+    """Return the geometric mean of speed-ups; 1.0 without any."""
+    return exp(statistics.fmean(map(log, speedups))) if speedups else 1.0
 
 
 def _measure_speedup(

@@ -35,7 +35,7 @@ def optimize_file(
     requests: Annotated[
         Path | None,
         typer.Option(
-            help="File of the sample log (.jsonl or .jsonl.gz) with requests to compare answers on as well.",
+            help="File of the sample log (.jsonl or .jsonl.gz) with requests to compare answers on and to measure at as well.",
             exists=True,
             dir_okay=False,
         ),
@@ -47,7 +47,7 @@ def optimize_file(
 ) -> None:
     """Apply each graph pass that proves equal to the model and is not slower, on this machine; show what was done.
 
-    Answers are compared on random requests made from the model's inputs and on logged ones, and both graphs are measured in turn on one thread of ONNX Runtime.
+    Answers are compared on random requests made from the model's inputs and on logged ones, and both graphs are measured at them in turn on one thread of ONNX Runtime.
     """
     try:
         import onnx
