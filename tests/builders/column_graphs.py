@@ -14,8 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 Array = npt.NDArray[Any]
 MATRIX: Final = "ids"
+TEXTS: Final = "texts"
+TEXT_CHAINS: Final = ("text", "vocabulary")
 WIDTHS: Final = (1, 3, 4, 8, 12, 16)
 REDUCTIONS: Final = ("ReduceSum", "ReduceMean", "ReduceMax")
+OPSETS: Final = {"com.microsoft": 1, "ai.onnx.ml": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +30,21 @@ class ColumnSpec:
     table: int
     """Columns with the same number, width and entries share a table."""
     ids: str
-    """own: an input of shape [rows]; list: an input [rows, 1] or [rows, hots]; gather, slice, split: part of the matrix."""
+    """own: an input of shape [rows]; list: an input [rows, 1] or [rows, hots]; gather, slice, split: part of the matrix.
+
+    The chains text and vocabulary read strings, which have a matrix of their own.
+    """
     hots: int
     chain: str
-    """none, mod, clip, missing (negative ids become 0), or shift."""
+    """none, mod, clip, missing (negative ids become 0), shift, or what makes ids of something else: hash (a remainder of hashed
+    numbers), bits (some bits of them), text (a remainder of hashed strings), vocabulary (positions of strings in a list)."""
     pooling: str
     """none, or a reduction over the hots."""
     keepdims: bool
     weights: str
     """none, input, or mask (of the ids)."""
     bias: int
+    """What shift adds, the seed of a hash, and by how much a vocabulary is rotated; an odd one is larger than its table."""
 
 
 COLUMNS: Final = st.builds(
@@ -46,7 +54,9 @@ COLUMNS: Final = st.builds(
     table=st.integers(0, 2),
     ids=st.sampled_from(("own", "list", "gather", "slice", "split")),
     hots=st.integers(1, 4),
-    chain=st.sampled_from(("none", "none", "mod", "clip", "missing", "shift")),
+    chain=st.sampled_from(
+        ("none", "none", "mod", "clip", "missing", "shift", "hash", "bits", "text", "vocabulary")
+    ),
     pooling=st.sampled_from(("none", *REDUCTIONS)),
     keepdims=st.booleans(),
     weights=st.sampled_from(("none", "none", "input", "mask")),
@@ -71,15 +81,16 @@ class ColumnGraph:
         default_factory=dict[str, tuple[int, list[int | str]]]
     )
     valid: dict[str, list[tuple[int, int]]] = field(default_factory=dict[str, list[tuple[int, int]]])
-    """By integer input: least and greatest id of each of its columns."""
+    """By input of ids: least and greatest id of each of its columns; strings are numbers written down."""
 
     def build(self) -> onnx.ModelProto:
         """Return the model; its outputs are `out` and, with pairs, `sums`."""
         random = np.random.default_rng(self.seed)
         outputs = [self._write_column(number, column, random) for number, column in enumerate(self.columns)]
-        if MATRIX in self.valid:
-            self.inputs[MATRIX] = (self._id_type(), ["rows", len(self.valid[MATRIX])])
-            self._write_split(len(self.valid[MATRIX]))
+        for matrix, kind in ((MATRIX, self._id_type()), (TEXTS, TensorProto.STRING)):
+            if matrix in self.valid:
+                self.inputs[matrix] = (kind, ["rows", len(self.valid[matrix])])
+                self._write_split(matrix, len(self.valid[matrix]))
         flat = [name for name, _ in outputs]
         if self.dense:
             self.inputs["dense"] = (TensorProto.FLOAT, ["rows", 3])
@@ -99,7 +110,13 @@ class ColumnGraph:
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", None]) for name in results],
             list(self.weights.values()),
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        domains = {
+            "": self._opset(),
+            **{node.domain: OPSETS[node.domain] for node in self.nodes if node.domain},
+        }
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid(*opset) for opset in domains.items()], ir_version=8
+        )
 
     def request(self, rows: int, random: np.random.Generator, *, invalid: bool = False) -> dict[str, Array]:
         """Return inputs with valid ids, negative ones among them; with `invalid`, one id of one column is out of range."""
@@ -111,8 +128,9 @@ class ColumnGraph:
                 continue
             bounds = self.valid[name]
             columns = [random.integers(low, high + 1, size=rows) for low, high in bounds]
+            ids = np.stack(columns, axis=1).reshape(dims)
             values[name] = (
-                np.stack(columns, axis=1).reshape(dims).astype(np.int32 if self.int32 else np.int64)
+                ids.astype(str).astype(object) if kind == TensorProto.STRING else ids.astype(self._id_dtype())
             )
         if invalid:
             names = sorted(self.valid)
@@ -120,11 +138,19 @@ class ColumnGraph:
             flat = values[name].reshape(rows, -1)
             column = int(random.integers(flat.shape[1]))
             low, high = self.valid[name][column]
-            flat[int(random.integers(rows)), column] = high + 1 if random.random() < 0.5 else low - 1
+            number = high + 1 if random.random() < 0.5 else low - 1
+            flat[int(random.integers(rows)), column] = str(number) if flat.dtype == object else number
         return values
 
     def _id_type(self) -> int:
         return TensorProto.INT32 if self.int32 else TensorProto.INT64
+
+    def _id_dtype(self) -> type[np.integer[Any]]:
+        return np.int32 if self.int32 else np.int64
+
+    def _opset(self) -> int:
+        """Return the first opset with all operations."""
+        return 18 if any(column.chain == "bits" for column in self.columns) else 17
 
     def _add(self, operation: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(operation, list(inputs), [output], **attributes))
@@ -135,7 +161,7 @@ class ColumnGraph:
         return name
 
     def _scalar(self, name: str, number: int) -> str:
-        return self._constant(name, np.array(number, dtype=np.int32 if self.int32 else np.int64))
+        return self._constant(name, np.array(number, dtype=self._id_dtype()))
 
     def _write_column(self, number: int, column: ColumnSpec, random: np.random.Generator) -> tuple[str, int]:
         table = f"table.{column.table}.{column.entries}.{column.width}"
@@ -156,8 +182,9 @@ class ColumnGraph:
         if column.pooling == "none":
             return self._add("Squeeze", [rows, axes], f"vector.{number}"), column.width
         keepdims = int(column.keepdims)
-        inputs = [rows, axes] if column.pooling == "ReduceSum" else [rows]
-        attributes = {} if column.pooling == "ReduceSum" else {"axes": [1]}
+        has_axes = column.pooling == "ReduceSum" or self._opset() >= 18
+        inputs = [rows, axes] if has_axes else [rows]
+        attributes = {} if has_axes else {"axes": [1]}
         rows = self._add(column.pooling, inputs, f"pooled.{number}", keepdims=keepdims, **attributes)
         if column.keepdims:
             rows = self._add("Flatten", [rows], f"flat.{number}", axis=1)
@@ -166,36 +193,41 @@ class ColumnGraph:
     def _write_source(self, number: int, column: ColumnSpec, hots: int) -> tuple[str, bool]:
         """Return the ids, and whether they have one dimension alone."""
         low, high = self._bounds(column)
+        is_text = column.chain in TEXT_CHAINS
+        matrix = TEXTS if is_text else MATRIX
         if column.ids in ("own", "list"):
             name = f"input.{number}"
-            self.inputs[name] = (self._id_type(), ["rows"] if column.ids == "own" else ["rows", hots])
+            kind = TensorProto.STRING if is_text else self._id_type()
+            self.inputs[name] = (kind, ["rows"] if column.ids == "own" else ["rows", hots])
             self.valid[name] = [(low, high)] * hots
             return name, column.ids == "own"
-        columns = self.valid.setdefault(MATRIX, [])
+        columns = self.valid.setdefault(matrix, [])
         first = len(columns)
         columns.extend([(low, high)] * hots)
         name = f"source.{number}"
         if column.ids == "gather":
             return self._add(
-                "Gather", [MATRIX, self._constant(f"at.{first}", np.array(first))], name, axis=1
+                "Gather", [matrix, self._constant(f"at.{first}", np.array(first))], name, axis=1
             ), True
         if column.ids == "slice":
             bounds = [self._constant(f"at.{at}.list", np.array([at])) for at in (first, first + hots, 1)]
-            return self._add("Slice", [MATRIX, *bounds], name), False
-        return self._add("Squeeze", [f"split.{first}", self._constant("axis.1", np.array([1]))], name), True
+            return self._add("Slice", [matrix, *bounds], name), False
+        inputs = [f"{matrix}.{first}", self._constant("axis.1", np.array([1]))]
+        return self._add("Squeeze", inputs, name), True
 
-    def _write_split(self, columns: int) -> None:
-        sizes = self._constant("split.sizes", np.ones(columns, dtype=np.int64))
-        node = helper.make_node("Split", [MATRIX, sizes], [f"split.{at}" for at in range(columns)], axis=1)
+    def _write_split(self, matrix: str, columns: int) -> None:
+        sizes = self._constant(f"{matrix}.sizes", np.ones(columns, dtype=np.int64))
+        parts = [f"{matrix}.{at}" for at in range(columns)]
+        node = helper.make_node("Split", [matrix, sizes], parts, axis=1)
         self.nodes.insert(0, node)
 
     def _bounds(self, column: ColumnSpec) -> tuple[int, int]:
         """Return the ids that the column accepts, as its callers see them."""
         low, high = -column.entries, column.entries - 1
         match column.chain:
-            case "mod" | "clip":
+            case "mod" | "clip" | "hash" | "bits" | "text":
                 return -1000, 1000
-            case "missing":
+            case "missing" | "vocabulary":
                 return -1000, high
             case "shift":
                 return low - column.bias, high - column.bias
@@ -218,8 +250,53 @@ class ColumnGraph:
                 return self._add("Where", [is_missing, zero, source], name)
             case "shift":
                 return self._add("Add", [source, self._scalar(f"number.{column.bias}", column.bias)], name)
+            case "hash" | "bits" | "text":
+                return self._write_hash(number, column, source)
+            case "vocabulary":
+                return self._write_vocabulary(number, column, source)
             case _:
                 return source
+
+    def _write_hash(self, number: int, column: ColumnSpec, source: str) -> str:
+        """Write a hash and what makes an id of it, in the three ways of exporters."""
+        is_signed = column.chain == "text"
+        hashed = self._add(
+            "MurmurHash3",
+            [source],
+            f"hash.{number}",
+            domain="com.microsoft",
+            seed=column.bias,
+            positive=int(not is_signed),
+        )
+        if column.chain == "hash":
+            size = self._constant(f"size.{column.entries}", np.array(column.entries, dtype=np.uint32))
+            return self._cast_id(self._add("Mod", [hashed, size], f"remainder.{number}"), number)
+        wide = self._add("Cast", [hashed], f"wide.{number}", to=TensorProto.INT64)
+        if is_signed:
+            size = self._constant(f"wide_size.{column.entries}", np.array(column.entries))
+            positive = self._add("Abs", [wide], f"positive.{number}")
+            return self._cast_id(self._add("Mod", [positive, size], f"remainder.{number}"), number)
+        bits = (1 << column.entries.bit_length() - 1) - 1
+        mask = self._constant(f"kept.{bits}", np.array(bits))
+        return self._cast_id(self._add("BitwiseAnd", [wide, mask], f"bits.{number}"), number)
+
+    def _write_vocabulary(self, number: int, column: ColumnSpec, source: str) -> str:
+        """Write the lookup of a text; one that is not in the vocabulary has the last row."""
+        ids = [(entry + column.bias) % column.entries for entry in range(column.entries)]
+        ids += [column.entries] if column.bias % 2 else []
+        known = self._add(
+            "LabelEncoder",
+            [source],
+            f"known.{number}",
+            domain="ai.onnx.ml",
+            keys_strings=[str(entry) for entry in range(len(ids))],
+            values_int64s=ids,
+            default_int64=-1,
+        )
+        return self._cast_id(known, number)
+
+    def _cast_id(self, value: str, number: int) -> str:
+        return self._add("Cast", [value], f"index.{number}", to=self._id_type())
 
     def _write_weights(self, number: int, column: ColumnSpec, rows: str, index: str, hots: int) -> str:
         if column.weights == "input":

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -8,12 +9,13 @@ import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx_ir.passes.common import ShapeInferencePass
 
 from builders.column_graphs import GRAPHS, ColumnGraph, ColumnSpec
 from stages.examples import examples
+from tidegate_dataplane.graph_passes.constants import Array
 from tidegate_dataplane.graph_passes.fuse_embeddings import FusedColumns, fuse_embeddings
 from tidegate_dataplane.graph_passes.proof import Session, measure_error
+from tidegate_dataplane.graph_passes.shape_inference import infer_shapes
 
 COLUMN = ColumnSpec(
     width=8, entries=5, table=0, ids="own", hots=1, chain="none", pooling="none", keepdims=False, weights="none", bias=0
@@ -26,7 +28,7 @@ def a_graph(*columns: ColumnSpec) -> ColumnGraph:
 
 def fuse(model: onnx.ModelProto, *, columns_first: bool = True) -> tuple[onnx.ModelProto, FusedColumns]:
     read = ir.from_proto(model)
-    ShapeInferencePass()(read)
+    infer_shapes(read)
     fused = fuse_embeddings(read, columns_first=columns_first)
     rewritten = ir.to_proto(read)
     onnx.checker.check_model(rewritten, full_check=True)
@@ -40,6 +42,19 @@ def count_lookups(model: onnx.ModelProto) -> int:
         and not any(attribute.name == "axis" and attribute.i for attribute in node.attribute)
         for node in model.graph.node
     )
+
+
+def count_operators(model: onnx.ModelProto, name: str) -> int:
+    return sum(node.op_type == name for node in model.graph.node)
+
+
+def assert_equal_answers(
+    model: onnx.ModelProto, rewritten: onnx.ModelProto, request: Mapping[str, Array]
+) -> None:
+    expected, answer = Session(model).run_request(request), Session(rewritten).run_request(request)
+    assert expected is not None
+    assert answer is not None
+    assert [measure_error(*arrays) for arrays in zip(expected, answer, strict=True)] == [0.0] * len(expected)
 
 
 @pytest.mark.parametrize("columns_first", [True, False])
@@ -65,7 +80,7 @@ def test_answers_are_equal_bit_for_bit_and_ids_out_of_range_fail_as_before(
 
 
 @pytest.mark.parametrize("ids", ["own", "list", "gather", "slice", "split"])
-@pytest.mark.parametrize("chain", ["none", "mod", "clip", "missing", "shift"])
+@pytest.mark.parametrize("chain", ["none", "mod", "clip", "missing", "shift", "hash", "bits", "text"])
 def test_a_hundred_columns_become_one_lookup(ids: str, chain: str) -> None:
     column = replace(COLUMN, ids=ids, chain=chain, bias=2)
     model = a_graph(*(replace(column, entries=3 + number % 5) for number in range(100))).build()
@@ -73,6 +88,83 @@ def test_a_hundred_columns_become_one_lookup(ids: str, chain: str) -> None:
     assert fused == FusedColumns(columns=100, lookups=1)
     assert count_lookups(rewritten) == 1
     assert len(rewritten.graph.node) <= 20
+
+
+@pytest.mark.parametrize("chain", ["hash", "bits", "text"])
+@pytest.mark.parametrize("ids", ["own", "list", "slice"])
+def test_columns_of_hashed_ids_and_texts_are_hashed_at_once_and_answer_the_same(chain: str, ids: str) -> None:
+    column = replace(COLUMN, chain=chain, ids=ids, hots=3, pooling="ReduceSum" if ids != "own" else "none")
+    graph = a_graph(*(replace(column, entries=40 + number) for number in range(12)))
+    model = graph.build()
+    rewritten, fused = fuse(model)
+    assert fused == FusedColumns(columns=12, lookups=1)
+    assert count_operators(rewritten, "MurmurHash3") == 1
+    assert count_operators(rewritten, "If") == 0, "the remainder bounds the ids"
+    assert_equal_answers(model, rewritten, graph.request(50, np.random.default_rng(4)))
+
+
+def test_columns_with_different_seeds_are_not_hashed_as_one() -> None:
+    columns = [replace(COLUMN, chain="text", entries=40, table=seed, bias=seed) for seed in (0, 1, 0, 1)]
+    graph = a_graph(*columns)
+    model = graph.build()
+    rewritten, fused = fuse(model)
+    assert fused == FusedColumns(columns=4, lookups=2)
+    seeds = [
+        attribute.i
+        for node in rewritten.graph.node
+        for attribute in node.attribute
+        if (node.op_type, attribute.name) == ("MurmurHash3", "seed")
+    ]
+    assert sorted(seeds) == [0, 1]
+    assert_equal_answers(model, rewritten, graph.request(50, np.random.default_rng(4)))
+
+
+def test_columns_with_a_vocabulary_each_keep_it_and_share_a_lookup() -> None:
+    columns = [replace(COLUMN, chain="vocabulary", entries=5, table=0, bias=bias) for bias in (0, 1, 3)]
+    graph = a_graph(*columns)
+    model = graph.build()
+    rewritten, fused = fuse(model)
+    assert fused == FusedColumns(columns=3, lookups=1)
+    assert (count_lookups(rewritten), count_operators(rewritten, "LabelEncoder")) == (1, 3)
+    texts = np.array(["0", "2", "4", "never seen", ""], dtype=object)
+    answers = Session(rewritten).run_request({f"input.{number}": texts for number in range(3)})
+    assert answers is not None
+    [table] = [
+        onnx.numpy_helper.to_array(weight) for weight in model.graph.initializer if weight.dims == [5, 8]
+    ]
+    rows = [[0, 2, 4, 4, 4], [1, 3, 0, 4, 4], [3, 0, 2, 4, 4]]
+    assert np.array_equal(answers[0], np.concatenate([table[row] for row in rows], axis=1))
+    beyond = {
+        f"input.{number}": np.array(["0", "5" if number == 1 else "0"], dtype=object) for number in range(3)
+    }
+    assert Session(model).run_request(beyond) is None, "a vocabulary that is larger than its table"
+    assert Session(rewritten).run_request(beyond) is None
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+def test_a_hash_has_the_type_and_shape_that_onnx_runtime_gives_it(positive: int) -> None:
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [
+                onnx.helper.make_node("MurmurHash3", ["x"], ["h"], domain="com.microsoft", positive=positive),
+                onnx.helper.make_node("MurmurHash3", ["h"], ["y"], domain="com.microsoft", positive=positive),
+            ],
+            "hashes",
+            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.STRING, ["rows", 3])],
+            [onnx.ValueInfoProto(name="y")],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)],
+        ir_version=8,
+    )
+    answers = Session(model).run_request({"x": np.array([["a", "b", "c"]], dtype=object)})
+    assert answers is not None
+    read = ir.from_proto(model)
+    infer_shapes(read)
+    for node in read.graph:
+        [hashed] = node.outputs
+        assert hashed.dtype is not None
+        assert hashed.dtype.numpy() == answers[0].dtype
+        assert hashed.shape == ir.Shape(["rows", 3])
 
 
 def test_pooled_and_weighted_columns_are_fused_with_their_pooling() -> None:

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_ir.passes.common import ShapeInferencePass
 
-from builders.column_graphs import ColumnGraph, ColumnSpec
+from builders.column_graphs import TEXTS, ColumnGraph, ColumnSpec
 from builders.onnx_models import a_model as make_onnx_model
 from builders.onnx_models import a_tensor
 from builders.user_model import USER_INPUTS, publish_user_model
@@ -77,6 +77,36 @@ def test_two_hundred_columns_are_fused_and_faster() -> None:
     assert set(fused.speedups) == {1, 16}
     assert fused.speedups[1] > 2
     assert len(model.graph.node) > 600, "the given model is not changed"
+
+
+def fuse_texts(chain: str) -> PassOutcome:
+    specs = [
+        replace(COLUMN, chain=chain, ids="gather", hots=1, pooling="none", entries=20 + n) for n in range(100)
+    ]
+    graph = ColumnGraph(specs, int32=False, dense=True, pairs=False, seed=1)
+    return outcome_of("fuseEmbeddings", optimize_model(graph.build(), measured_rows=(1,)).outcomes)
+
+
+def test_columns_of_hashed_texts_are_fused_and_faster() -> None:
+    fused = fuse_texts("text")
+    assert (fused.applied, fused.reason, fused.changes, fused.max_error) == (True, "", 100, 0.0)
+    assert fused.speedups[1] > 2
+
+
+def test_columns_of_a_vocabulary_each_are_proved_and_measured() -> None:
+    fused = fuse_texts("vocabulary")
+    assert (fused.changes, fused.max_error, set(fused.speedups)) == (100, 0.0, {1}), "whether it pays or not"
+
+
+def test_samples_have_the_texts_of_a_vocabulary_and_others() -> None:
+    specs = [
+        replace(COLUMN, chain="vocabulary", entries=6, ids=ids, pooling="none", hots=1)
+        for ids in ("own", "gather")
+    ]
+    model = ColumnGraph(specs, int32=False, dense=False, pairs=False, seed=1).build()
+    [request] = make_requests(ir.from_proto(model), rows=(200,))
+    for name in ("input.0", TEXTS):
+        assert {"0", "5", "male", ""} <= {str(text) for text in request[name].reshape(-1)}
 
 
 @pytest.mark.parametrize(("number", "tolerance"), [(0.5, 1e-5), (1e-6, 0.0)])

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnx_ir.passes.common import ShapeInferencePass
 
 from builders.column_graphs import COLUMNS, ColumnGraph, ColumnSpec
 from builders.engine_models import build_history_model, make_history_request
@@ -29,6 +28,7 @@ from tidegate_dataplane.engines.split_engine import (
 )
 from tidegate_dataplane.graph_passes.fuse_embeddings import fuse_embeddings
 from tidegate_dataplane.graph_passes.proof import Session
+from tidegate_dataplane.graph_passes.shape_inference import infer_shapes
 
 Array = NDArray[Any]
 Request = Mapping[str, Array]
@@ -71,7 +71,7 @@ def open_parts(model: onnx.ModelProto, request: Request) -> SplitEngine:
 
 def fuse(model: onnx.ModelProto, *, columns_first: bool) -> onnx.ModelProto:
     read = ir.from_proto(model)
-    ShapeInferencePass()(read)
+    infer_shapes(read)
     fuse_embeddings(read, columns_first=columns_first)
     return ir.to_proto(read)
 

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from tidegate_dataplane.compiler.model_file import ModelNotCompiledError, explain_memory, read_model
 from tidegate_dataplane.compiler.split_graph import SplitGraph, UnsplitGraphError, split_graph
@@ -35,6 +34,7 @@ from tidegate_dataplane.engines.split_engine import (
 )
 from tidegate_dataplane.graph_passes.proof import GraphRefusedError, Session, measure_error, measure_speedups
 from tidegate_dataplane.graph_passes.samples import Request, make_edge_requests, make_requests
+from tidegate_dataplane.graph_passes.shape_inference import infer_shapes
 
 TOLERANCES: Final = {EnginePrecision.FP32: 1e-5, EnginePrecision.BF16: 2e-2}
 """Largest error of an answer, as a share of the output's largest number."""
@@ -165,7 +165,7 @@ def fix_dimensions(model: onnx.ModelProto, shape: BucketShape) -> ir.Model:
     for node in fixed.graph:
         for value in node.outputs:
             value.shape = None
-    ShapeInferencePass()(fixed)
+    infer_shapes(fixed)
     return fixed
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort  # type: ignore[import-untyped]  # publishes no types
-from onnx_ir.passes.common import ShapeInferencePass
 
 from tidegate_dataplane.graph_passes.constants import Array, read_constant
+from tidegate_dataplane.graph_passes.shape_inference import infer_shapes
 
 _NETWORK_TYPES: Final = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BOOL})
 _TYPES_BY_ORT_NAME: Final = {
@@ -241,7 +241,7 @@ def _list_sources(values: Iterable[ir.Value], bounds: set[ir.Node]) -> list[ir.V
 def _extract_lookups(model: onnx.ModelProto, results: Iterable[ir.Value]) -> onnx.ModelProto:
     """Return the part of the graph that computes these values of the fixed graph."""
     free = ir.from_proto(model)
-    ShapeInferencePass()(free)
+    infer_shapes(free)
     values = ir.convenience.create_value_mapping(free.graph)
     outputs: list[ir.Value] = []
     for result in dict.fromkeys(results):

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from tidegate_dataplane.graph_passes.constants import DEFAULT_DOMAIN, Array, read_constant
 from tidegate_dataplane.graph_passes.rewriting import Rewriting
+from tidegate_dataplane.graph_passes.shape_inference import HASH
 
 MAX_OPERATIONS: Final = 32
 """Operations of one expression: a value that is used twice is counted twice."""
@@ -20,11 +21,11 @@ _OPERATIONS: Final = frozenset(
         *(
             (DEFAULT_DOMAIN, name)
             for name in (
-                "Abs", "Add", "And", "Cast", "Clip", "Div", "Equal", "Greater", "GreaterOrEqual", "Identity", "Less",
+                "Abs", "Add", "And", "BitwiseAnd", "Cast", "Clip", "Div", "Equal", "Greater", "GreaterOrEqual", "Identity", "Less",
                 "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Sub", "Where",
             )
         ),
-        ("com.microsoft", "MurmurHash3"),
+        HASH,
     }
 )  # fmt: skip
 
@@ -136,6 +137,10 @@ def _bound_operation(name: str, bounds: list[tuple[float, float]], node: ir.Node
             fits = abs(lows[0]) < 2**31 and abs(highs[0]) < 2**31
             # A float may lie just below its bound, so the bound itself counts.
             return (np.floor(lows[0]), np.ceil(highs[0])) if fits else (-np.inf, np.inf)
+        case "BitwiseAnd":
+            # A number without sign keeps some of its bits, whatever the sign of the other one.
+            masks = [high for low, high in bounds if low >= 0]
+            return (0.0, min(masks)) if masks else (-np.inf, np.inf)
         case "Max":
             return max(lows), max(highs)
         case "Min":

@@ -9,11 +9,7 @@ from typing import Final, TypeAlias
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import (
-    CommonSubexpressionEliminationPass,
-    IdentityEliminationPass,
-    ShapeInferencePass,
-)
+from onnx_ir.passes.common import CommonSubexpressionEliminationPass, IdentityEliminationPass
 from onnxscript import optimizer
 
 from tidegate_dataplane.graph_passes.fuse_embeddings import fuse_embeddings
@@ -45,6 +41,7 @@ from tidegate_dataplane.graph_passes.samples import (
     share_inputs,
 )
 from tidegate_dataplane.graph_passes.shape_arithmetic import state_shapes
+from tidegate_dataplane.graph_passes.shape_inference import infer_shapes
 from tidegate_dataplane.graph_passes.share_rows import ShareRowsError, find_shared_inputs, share_rows
 from tidegate_dataplane.graph_passes.split_products import split_products
 
@@ -395,7 +392,7 @@ class _LeftOutError(Exception):
 
 def _read_model(model: onnx.ModelProto) -> ir.Model:
     read = ir.from_proto(model)
-    ShapeInferencePass()(read)
+    infer_shapes(read)
     return read
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
-from onnx_ir.passes.common import NameFixPass, RemoveUnusedNodesPass, ShapeInferencePass
+from onnx_ir.passes.common import NameFixPass, RemoveUnusedNodesPass
 
 from tidegate_dataplane.graph_passes.constants import Array
+from tidegate_dataplane.graph_passes.shape_inference import infer_shapes
 
 
 class Rewriting:
@@ -62,4 +63,4 @@ def finish_rewrite(model: ir.Model) -> None:
     model.graph.sort()
     RemoveUnusedNodesPass()(model)
     NameFixPass()(model)
-    ShapeInferencePass()(model)
+    infer_shapes(model)

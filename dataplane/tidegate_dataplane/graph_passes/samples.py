@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +19,19 @@ INNER_SIZES: Final = (1, 7)
 MAX_EDGES: Final = 8
 _LARGE: Final = 1e4
 _TEXTS: Final = ("", "a", "male", "1234567", "ü")
+_MAX_TEXTS: Final = 1000
+"""Of one vocabulary."""
+_VOCABULARY: Final = ("ai.onnx.ml", "LabelEncoder")
 
 Request = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """What the graph shows of the values of its inputs."""
+
+    bounds: Mapping[tuple[str, int], int]
+    texts: Mapping[str, Sequence[str]]
 
 
 def make_requests(
@@ -29,14 +41,14 @@ def make_requests(
 
     Shapes of the model's values must have been inferred.
 
-    Ids stay within the tables that they index where the graph shows which these are.
+    Ids stay within the tables that they index where the graph shows which these are, and texts come from its vocabularies.
     """
     random = np.random.default_rng(seed)
-    bounds = find_bounds(model.graph)
+    contents = _Contents(find_bounds(model.graph), find_texts(model.graph))
     for inner in inner_sizes:
         for count in rows:
             yield {
-                str(value.name): _make_tensor(value, count, inner, bounds, random)
+                str(value.name): _make_tensor(value, count, inner, contents, random)
                 for value in model.graph.inputs
                 if not value.is_initializer()
             }
@@ -50,11 +62,11 @@ def make_edge_requests(model: ir.Model, seed: int = 1) -> Iterator[Request]:
     Beyond the ends are ids of at most MAX_EDGES columns of each input.
     """
     random = np.random.default_rng(seed)
-    bounds = find_bounds(model.graph)
+    contents = _Contents(find_bounds(model.graph), find_texts(model.graph))
     inputs = {str(value.name): value for value in model.graph.inputs if not value.is_initializer()}
 
     def make_request(rows: int) -> dict[str, Array]:
-        return {name: _make_tensor(value, rows, 1, bounds, random) for name, value in inputs.items()}
+        return {name: _make_tensor(value, rows, 1, contents, random) for name, value in inputs.items()}
 
     yield make_request(0)
     yield {
@@ -63,7 +75,9 @@ def make_edge_requests(model: ir.Model, seed: int = 1) -> Iterator[Request]:
     }
     request = make_request(3)
     for name in inputs:
-        entries = {column: size for (input_name, column), size in bounds.items() if input_name == name}
+        entries = {
+            column: size for (input_name, column), size in contents.bounds.items() if input_name == name
+        }
         kind = request[name].dtype
         if kind.kind not in "iuf" or not entries:
             continue
@@ -131,21 +145,34 @@ def find_bounds(graph: ir.Graph) -> dict[tuple[str, int], int]:
     return bounds
 
 
+def find_texts(graph: ir.Graph) -> dict[str, list[str]]:
+    """Return the texts that the graph's vocabularies have, by the input that they are looked up for."""
+    texts: dict[str, list[str]] = {}
+    for node in graph:
+        keys = node.attributes.get("keys_strings")
+        if node.op_identifier()[:2] != _VOCABULARY or node.inputs[0] is None or keys is None:
+            continue
+        block = find_block(node.inputs[0])
+        value = node.inputs[0] if block is None else block.matrix
+        texts.setdefault(str(value.name), []).extend(keys.as_strings()[:_MAX_TEXTS])
+    return texts
+
+
 def _make_tensor(
-    value: ir.Value, rows: int, inner: int, bounds: Mapping[tuple[str, int], int], random: np.random.Generator
+    value: ir.Value, rows: int, inner: int, contents: _Contents, random: np.random.Generator
 ) -> Array:
-    dims = read_static_dims(value) or ()
+    name, dims = str(value.name), read_static_dims(value) or ()
     shape = tuple(
         (rows if position == 0 else inner) if dim is None else dim for position, dim in enumerate(dims)
     )
     if value.dtype is None or value.dtype == ir.DataType.STRING:
-        return np.array(random.choice(_TEXTS, size=shape), dtype=object)
+        return np.array(random.choice([*_TEXTS, *contents.texts.get(name, ())], size=shape), dtype=object)
     kind: np.dtype[Any] = value.dtype.numpy()
     if kind.kind == "f":
-        return _make_floats(str(value.name), shape, bounds, random).astype(kind)
+        return _make_floats(name, shape, contents.bounds, random).astype(kind)
     if kind.kind == "b":
         return random.random(shape) < 0.5
-    return _make_ids(str(value.name), shape, bounds, random).astype(kind)
+    return _make_ids(name, shape, contents.bounds, random).astype(kind)
 
 
 def _make_floats(

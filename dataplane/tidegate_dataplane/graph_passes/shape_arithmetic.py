@@ -13,7 +13,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from tidegate_dataplane.graph_passes.constants import (
     read_attribute,
@@ -22,6 +21,7 @@ from tidegate_dataplane.graph_passes.constants import (
     read_static_dims,
 )
 from tidegate_dataplane.graph_passes.rewriting import Rewriting
+from tidegate_dataplane.graph_passes.shape_inference import infer_shapes
 
 MAX_DEPTH: Final = 64
 """Operations of one shape, one after the other."""
@@ -52,7 +52,7 @@ def state_shapes(model: ir.Model) -> int:
             for value in node.outputs:
                 value.shape = value.shape if value.is_graph_output() else None
         model.graph.sort()
-        ShapeInferencePass()(model)
+        infer_shapes(model)
     return stated
 
 

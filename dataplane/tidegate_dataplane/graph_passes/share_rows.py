@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from tidegate_dataplane.graph_passes.constants import read_attribute, read_constant, read_row_symbol
 from tidegate_dataplane.graph_passes.late_broadcasts import BROADCASTING
 from tidegate_dataplane.graph_passes.mixed_products import MixedParts, multiply_parts, split_concat
 from tidegate_dataplane.graph_passes.rewriting import Rewriting, finish_rewrite, rename_output
 from tidegate_dataplane.graph_passes.row_wise import ROW_WISE
+from tidegate_dataplane.graph_passes.shape_inference import infer_shapes
 from tidegate_dataplane.runner_interface import SHARED_ROWS
 
 _UNARY: Final = frozenset(
@@ -71,7 +71,7 @@ def _name_rows(model: ir.Model) -> None:
         for value, symbol in zip(inputs, names, strict=True):
             if value.shape is not None and symbol is None:
                 value.shape = ir.Shape([name, *value.shape.dims[1:]])
-        ShapeInferencePass()(model)
+        infer_shapes(model)
 
 
 class _Sharing:
