@@ -20,7 +20,7 @@ USER: Final = ("profile", "history")
 UNARY: Final = ("Relu", "Sigmoid", "Tanh", "Neg", "Identity")
 BINARY: Final = ("Add", "Sub", "Mul")
 OPERATIONS: Final = (
-    *UNARY, *BINARY, "Concat", "Dense", "Gemm", "Expand", "Mean", "Softmax", "Reshape", "Shape", "Transpose",
+    *UNARY, *BINARY, "Concat", "Dense", "Gemm", "Expand", "Repeated", "Mean", "Softmax", "Reshape", "Shape", "Transpose",
 )  # fmt: skip
 
 
@@ -112,8 +112,9 @@ class RandomGraph:
                 flat.append(self._add("ReduceMean", [history], name, axes=[1], keepdims=0))
             case "Reshape":
                 flat.append(self._write_flattening(name, history))
-            case "Expand":
-                deep.append(self._write_repetition(name, row, deep[second % len(deep)]))
+            case "Expand" | "Repeated":
+                write = self._write_repetition if operation == "Expand" else self._write_repeated_product
+                deep.append(write(name, row, deep[second % len(deep)]))
             case "Transpose":
                 deep.append(self._write_self_attention(name, deep[second % len(deep)], history))
             case _:
@@ -141,6 +142,17 @@ class RandomGraph:
     def _write_repetition(self, name: str, row: str, history: str) -> str:
         column = self._add("Unsqueeze", [row, self._constant("axis.1", np.array([1]))], f"{name}.column")
         return self._add("Expand", [column, self._add("Shape", [history], f"{name}.shape")], name)
+
+    def _write_repeated_product(self, name: str, row: str, history: str) -> str:
+        """Multiply a row that is repeated for each position of a history, or for a number of them."""
+        operation = ("Shape", "Expand", "Tile")[int(self._random.integers(3))]
+        if operation == "Shape":
+            repeated = self._write_repetition(f"{name}.repeated", row, history)
+        else:
+            column = self._add("Unsqueeze", [row, self._constant("axis.1", np.array([1]))], f"{name}.column")
+            counts = self._constant("positions", np.array([1, POSITIONS, 1]))
+            repeated = self._add(operation, [column, counts], f"{name}.repeated")
+        return self._add("MatMul", [repeated, self._matrix(f"{name}.matrix", WIDTH)], name)
 
     def _write_self_attention(self, name: str, queries: str, keys: str) -> str:
         crossed = self._add("Transpose", [keys], f"{name}.crossed", perm=[0, 2, 1])

@@ -25,6 +25,7 @@ from tidegate_dataplane.graph_passes.split_products import split_products
 from tidegate_dataplane.runner_interface import SHARED_ROWS
 
 TOLERANCE = 1e-5
+MATRIX = np.random.default_rng(1).standard_normal((12, 5)).astype(np.float32)
 
 
 def share_user(model: ir.Model) -> int:
@@ -100,6 +101,133 @@ def test_a_concatenation_of_unrelated_values_is_left_alone() -> None:
     assert split == 0
 
 
+def a_repeated_product(*nodes: onnx.NodeProto, **weights: Array) -> onnx.ModelProto:
+    """Return a model of column [rows, 1, 4] and history [rows, length, 4]; the last node has the output `out`."""
+    return a_model(
+        [a_tensor("column", ["rows", 1, 4]), a_tensor("history", ["rows", "length", 4])],
+        [a_tensor("out", None)],
+        nodes=nodes,
+        weights=[
+            numpy_helper.from_array(array, name) for name, array in {"matrix": MATRIX[:4], **weights}.items()
+        ],
+    )
+
+
+SHAPE = helper.make_node("Shape", ["history"], ["shape"])
+EXPAND = helper.make_node("Expand", ["column", "shape"], ["repeated"])
+MULTIPLY = helper.make_node("MatMul", ["repeated", "matrix"], ["out"])
+REPEATED = {
+    "for each position": a_repeated_product(SHAPE, EXPAND, MULTIPLY),
+    "for a number of positions": a_repeated_product(EXPAND, MULTIPLY, shape=np.array([1, 7, 4])),
+    "by Tile": a_repeated_product(
+        helper.make_node("Tile", ["column", "counts"], ["repeated"]), MULTIPLY, counts=np.array([1, 7, 1])
+    ),
+    "as often as a history is long": a_repeated_product(
+        SHAPE,
+        helper.make_node("Gather", ["shape", "one"], ["length"]),
+        helper.make_node("Concat", ["one", "length", "one"], ["counts"], axis=0),
+        helper.make_node("Tile", ["column", "counts"], ["repeated"]),
+        MULTIPLY,
+        one=np.array([1]),
+    ),
+    "and multiplied twice": a_repeated_product(
+        SHAPE,
+        EXPAND,
+        helper.make_node("MatMul", ["repeated", "matrix"], ["hidden"]),
+        helper.make_node("MatMul", ["hidden", "second"], ["out"]),
+        second=MATRIX[:5],
+    ),
+}  # fmt: skip
+UNREPEATED = {
+    "the width is repeated": a_repeated_product(
+        helper.make_node("ReduceSum", ["column", "last"], ["single"], keepdims=1),
+        helper.make_node("Expand", ["single", "shape"], ["repeated"]),
+        MULTIPLY,
+        last=np.array([2]), shape=np.array([1, 7, 4]),
+    ),
+    "the width is tiled": a_repeated_product(
+        helper.make_node("ReduceSum", ["column", "last"], ["single"], keepdims=1),
+        helper.make_node("Tile", ["single", "counts"], ["repeated"]),
+        MULTIPLY,
+        last=np.array([2]), counts=np.array([1, 7, 4]),
+    ),
+    "nothing is repeated": a_repeated_product(EXPAND, MULTIPLY, shape=np.array([1, 1, 4])),
+    "the matrix comes from the request": a_repeated_product(
+        SHAPE,
+        EXPAND,
+        helper.make_node("Transpose", ["history"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["repeated", "turned"], ["out"]),
+    ),
+}  # fmt: skip
+
+
+def multiply_both(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    """Split the products of a model, and check its answers by value."""
+    rewritten, split = rewrite(model, split_products)
+    random = np.random.default_rng(2)
+    request = {
+        name: random.standard_normal((6, length, 4)).astype(np.float32)
+        for name, length in (("column", 1), ("history", 7))
+    }
+    expected, answer = Session(model).run_request(request), Session(rewritten).run_request(request)
+    assert expected is not None
+    assert answer is not None
+    assert [array.shape for array in answer] == [array.shape for array in expected]
+    assert max(map(measure_error, expected, answer)) <= TOLERANCE
+    return rewritten, split
+
+
+@pytest.mark.parametrize("model", REPEATED.values(), ids=REPEATED)
+def test_a_value_that_is_repeated_is_multiplied_before(model: onnx.ModelProto) -> None:
+    products = sum(node.op_type == "MatMul" for node in model.graph.node)
+    rewritten, split = multiply_both(model)
+    assert split == products
+    producers = {name: node for node in rewritten.graph.node for name in node.output}
+    last = producers["out"]
+    assert last.op_type in ("Expand", "Tile"), "the result is repeated"
+    value = last.input[0]
+    for _ in range(products):
+        assert producers[value].op_type == "MatMul"
+        value = producers[value].input[0]
+    assert value == "column", "what is multiplied has one position"
+
+
+@pytest.mark.parametrize("model", UNREPEATED.values(), ids=UNREPEATED)
+def test_a_product_that_would_save_nothing_or_is_not_provable_is_left_alone(model: onnx.ModelProto) -> None:
+    _, split = multiply_both(model)
+    assert split == 0
+
+
+@pytest.mark.parametrize(("bias", "split"), [(MATRIX[0], 1), (MATRIX[:1], 1), (MATRIX[:6], 0)])
+def test_a_row_that_is_repeated_for_a_layer_with_a_bias_is_multiplied_before(bias: Array, split: int) -> None:
+    model = a_model(
+        [a_tensor("user", [1, 4]), a_tensor("item", ["rows", 4])],
+        [a_tensor("out", None)],
+        nodes=[
+            helper.make_node("Shape", ["item"], ["shape"]),
+            helper.make_node("Expand", ["user", "shape"], ["repeated"]),
+            helper.make_node("Gemm", ["repeated", "turned", "bias"], ["out"], transB=1),
+        ],
+        weights=[
+            numpy_helper.from_array(np.ascontiguousarray(MATRIX[:4].T), "turned"),
+            numpy_helper.from_array(bias, "bias"),
+        ],
+    )
+    rewritten, changed = rewrite(model, split_products)
+    assert changed == split
+    random = np.random.default_rng(2)
+    request = {
+        name: random.standard_normal((rows, 4)).astype(np.float32)
+        for name, rows in (("user", 1), ("item", 6))
+    }
+    expected, answer = Session(model).run_request(request), Session(rewritten).run_request(request)
+    assert expected is not None
+    assert answer is not None
+    assert max(map(measure_error, expected, answer)) <= TOLERANCE
+    fewer = {**request, "item": request["item"][:1]}
+    assert (Session(model).run_request(fewer) is None) == (Session(rewritten).run_request(fewer) is None)
+
+
 def test_what_depends_on_the_user_alone_runs_on_one_row() -> None:
     model = RandomGraph([("Dense", 0, 0), ("Relu", 2, 0), ("Add", 2, 1)], seed=3).build()
     rewritten, operations = rewrite(model, share_user)
@@ -110,7 +238,6 @@ def test_what_depends_on_the_user_alone_runs_on_one_row() -> None:
     )
 
 
-MATRIX = np.random.default_rng(1).standard_normal((12, 5)).astype(np.float32)
 PARTS = ("profile", "item", "history")
 
 

@@ -22,6 +22,7 @@ import onnx_ir as ir
 from tidegate_dataplane.graph_passes.constants import Array
 from tidegate_dataplane.graph_passes.late_broadcasts import BROADCASTING
 from tidegate_dataplane.graph_passes.products import is_product, read_columns, read_matrix
+from tidegate_dataplane.graph_passes.repeated_products import multiply_inner
 from tidegate_dataplane.graph_passes.repetitions import Repetition, has_same_dims, read_repetition
 from tidegate_dataplane.graph_passes.rewriting import Rewriting, finish_rewrite, rename_output
 
@@ -35,11 +36,15 @@ class _Term:
 
 
 def split_products(model: ir.Model) -> int:
-    """Split products of concatenations where that leaves fewer multiplications; return how many were split.
+    """Split products of concatenations, and move those of repeated values before the repetition; return how many changed.
 
-    Shapes of the model's values must have been inferred.
+    A product is split only where that leaves fewer multiplications. Shapes of the model's values must have been inferred.
     """
-    split = sum(_split_product(model.graph, node) for node in list(model.graph) if is_product(node))
+    split = sum(
+        _split_product(model.graph, node) or multiply_inner(model.graph, node)
+        for node in list(model.graph)
+        if is_product(node)
+    )
     if split:
         finish_rewrite(model)
     return split
