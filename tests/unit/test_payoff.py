@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -210,3 +211,21 @@ def test_a_version_serves_as_published_if_all_passes_together_are_slower_at_the_
         if applied
         else "all passes together are no faster: 1.20x at 1 rows, 0.90x at a client's request of 40 rows"
     )
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(1, (1,)), (64, (1, 16, 64)), (500, (1, 16, 128))])
+def test_numbers_of_rows_that_no_request_has_are_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, rows: tuple[int, ...]
+) -> None:
+    source, output = tmp_path / "model.onnx", tmp_path / "out"
+    output.mkdir()
+    onnx.save(a_lookup(), source)
+    measured: list[tuple[int, ...]] = []
+
+    def record(*_: object, measured_rows: Sequence[int], **__: object) -> OptimizedModel:
+        measured.append(tuple(measured_rows))
+        return OptimizedModel(a_lookup(), (), (), {})
+
+    monkeypatch.setattr(optimize, "optimize_model", record)
+    assert optimize.compile_file([str(source), str(output), f"--max-rows={limit}"]) == 0
+    assert measured == [rows]

@@ -47,7 +47,7 @@ class CheckedVersion:
         graph = self.root.parent / "graph.onnx"
         onnx.save(model, graph)
         result = CompileResult(graph_sha256=hash_file(graph), nodes_after=len(model.graph.node))
-        self.shared.store_result(make_cache_key(DIGEST), result, graph)
+        self.shared.store_result(make_cache_key(self.job), result, graph)
         self.folder.write_result(DIGEST, result, graph)
 
     def serve_optimized(self) -> None:
@@ -67,7 +67,7 @@ class CheckedVersion:
 
     def load_shared(self, target: Path) -> CompileResult:
         """What the next pod of the node gets."""
-        shared = self.shared.load_result(make_cache_key(DIGEST), target)
+        shared = self.shared.load_result(make_cache_key(self.job), target)
         assert shared is not None
         return shared
 

@@ -85,6 +85,7 @@ class GraphSwitcher:
                 version=desired.version,
                 digest=facts.digest,
                 source=self._repository.model_file(desired.model, desired.version),
+                max_rows=desired.max_batch_size,
                 shared_inputs=desired.shared_inputs,
                 engine=desired.engine,
             )

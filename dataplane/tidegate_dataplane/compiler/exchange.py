@@ -29,7 +29,7 @@ MAX_REPORTED = 64
 class CompileJob(BaseModel):
     """A version whose graph is to be compiled; `digest` identifies its content, and `source` is its model.onnx.
 
-    `shared_inputs` have equal rows in most requests. With `engine`, shapes that come often are compiled for it afterwards.
+    Requests have at most `max_rows` rows, and `shared_inputs` have equal rows in most of them. With `engine`, shapes that come often are compiled for it afterwards.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -38,6 +38,7 @@ class CompileJob(BaseModel):
     version: int
     digest: str
     source: Path
+    max_rows: int = 128
     shared_inputs: tuple[str, ...] = ()
     engine: EngineOrder | None = None
 

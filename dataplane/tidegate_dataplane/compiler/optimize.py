@@ -30,6 +30,7 @@ from tidegate_dataplane.compiler.model_file import ModelNotCompiledError, explai
 from tidegate_dataplane.contract import PassResult
 from tidegate_dataplane.graph_passes.payoff import explain_slowness
 from tidegate_dataplane.graph_passes.pipeline import (
+    MEASURED_ROWS,
     TOLERANCE,
     OptimizedModel,
     PassOutcome,
@@ -51,7 +52,7 @@ def compile_file(arguments: Sequence[str]) -> int:
             comparison = _prove_graph(model, options.candidate, requests, options.shared_input)
             (options.output / COMPARISON_FILE).write_text(comparison.model_dump_json())
             return 0
-        result = _compile_graph(model, options.shared_input, requests, options.output / GRAPH_FILE)
+        result = _compile_graph(model, options, requests, options.output / GRAPH_FILE)
     except ModelNotCompiledError as error:
         result = CompileResult(message=str(error))
     (options.output / "result.json").write_text(result.model_dump_json())
@@ -63,17 +64,23 @@ def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("source", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--candidate", type=Path)
+    parser.add_argument("--max-rows", type=int, default=MEASURED_ROWS[-1])
     parser.add_argument("--shared-input", action="append", default=[])
     parser.add_argument("--request", action="append", default=[], type=Path)
     return parser.parse_args(arguments)
 
 
 def _compile_graph(
-    model: onnx.ModelProto, shared_inputs: Sequence[str], requests: Sequence[Request], target: Path
+    model: onnx.ModelProto, options: argparse.Namespace, requests: Sequence[Request], target: Path
 ) -> CompileResult:
     started = time.monotonic()
+    # More rows than a request can have would decide about a pass that no request gets.
+    measured_rows = sorted({min(rows, options.max_rows) for rows in MEASURED_ROWS})
     try:
-        optimized = _refuse_slower(model, optimize_model(model, requests, shared_inputs=shared_inputs))
+        optimized = optimize_model(
+            model, requests, shared_inputs=options.shared_input, measured_rows=measured_rows
+        )
+        optimized = _refuse_slower(model, optimized)
     except GraphRefusedError as error:
         return CompileResult(
             message=f"ONNX Runtime does not load the model here: {error}; remove spec.compile"

@@ -135,7 +135,7 @@ class Compiler:
     ) -> CompileResult | None:
         """Return the result of another pod, else that of the passes; both are proved on requests of clients as well."""
         options = [f"--request={path}" for path in requests]
-        key = make_cache_key(job.digest, job.shared_inputs)
+        key = make_cache_key(job)
         cached = self._load_cached(job, key, scratch, options) if may_share else None
         if cached is not None:
             return cached
@@ -174,7 +174,8 @@ class Compiler:
 
     def _run_process(self, job: CompileJob, output: Path, *own_options: str) -> int | None:
         """Run the passes with these options as a process, as `_run_module` does."""
-        options = [*(f"--shared-input={name}" for name in job.shared_inputs), *own_options]
+        shared = (f"--shared-input={name}" for name in job.shared_inputs)
+        options = [f"--max-rows={job.max_rows}", *shared, *own_options]
         arguments = [str(job.source), str(output), *options]
         return self._run_module(job, "tidegate_dataplane.compiler.optimize", arguments)
 

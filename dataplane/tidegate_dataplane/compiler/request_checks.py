@@ -92,4 +92,4 @@ class RequestChecks:
         )
         withdrawn = result.model_copy(update={"graph_sha256": "", "shared_inputs": (), "message": message})
         self._folder.write_result(job.digest, withdrawn)
-        self._shared.withdraw_result(make_cache_key(job.digest, job.shared_inputs), withdrawn)
+        self._shared.withdraw_result(make_cache_key(job), withdrawn)

@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 import tidegate_dataplane.graph_passes
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.compiler.compile_cache import CompileCache
-from tidegate_dataplane.compiler.exchange import CompileResult
+from tidegate_dataplane.compiler.exchange import CompileJob, CompileResult
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -24,9 +24,9 @@ WITHDRAWAL_S: Final = 86_400.0
 """Seconds after which a withdrawal ends, so that the graph gets another trial, unless an earlier trial ended in one too."""
 
 
-def make_cache_key(digest: str, shared_inputs: Sequence[str] = ()) -> str:
+def make_cache_key(job: CompileJob) -> str:
     """Return the key of a graph compiled here: other passes, libraries or processors make and measure another one."""
-    content = [digest, sorted(shared_inputs), *describe_passes()]
+    content = [job.digest, job.max_rows, sorted(job.shared_inputs), *describe_passes()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

@@ -98,7 +98,8 @@ class CompileSpec(ApiModel):
         GraphPasses,
         Field(
             description="Auto applies each graph pass that proves equal on sampled requests and is not slower at any measured "
-            "number of rows; Disabled applies none and starts no compiler. tidegate optimize shows what Auto would do."
+            "number of rows, or shape that clients send; Disabled applies none and starts no compiler. tidegate optimize shows what "
+            "Auto would do."
         ),
     ] = GraphPasses.AUTO
     memory: Annotated[
