@@ -125,6 +125,36 @@ def test_manifest_that_does_not_fit_is_named(
     assert message in result.stderr
 
 
+@pytest.mark.parametrize("chosen", [(), ("--pool", "cpu-a")])
+def test_two_pools_with_one_name_are_named_as_such(
+    trace: Path, tmp_path: Path, chosen: tuple[str, ...]
+) -> None:
+    again = write(tmp_path / "again.yaml", POOL.read_text().partition("---")[0])
+    assert "kind: ComputePool" in again.read_text()
+    result = run(trace, "-f", POOL, "-f", again, "--slices", "20", "--last", "1h", *chosen)
+    assert result.exit_code == 3
+    assert f"{POOL}, {again} has 2 ComputePools with the name cpu-a: remove all but one" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("chosen", "exit_code", "message"),
+    [
+        ((), 3, "has several ComputePools; name one with --pool: cpu-a, cpu-b"),
+        (("--pool", "cpu-a"), 0, ""),
+    ],
+)
+def test_one_of_two_pools_is_simulated_by_its_name(
+    trace: Path, tmp_path: Path, chosen: tuple[str, ...], exit_code: int, message: str
+) -> None:
+    first = POOL.read_text().partition("---")[0]
+    other = write(tmp_path / "other.yaml", first.replace("name: cpu-a", "name: cpu-b", 1))
+    result = run(
+        trace, "-f", POOL, "-f", other, "--slices", "20", "--last", "10m", "--policy", "static", *chosen
+    )
+    assert result.exit_code == exit_code, result.stderr
+    assert message in result.stderr
+
+
 def test_trace_that_is_not_there_or_cannot_be_read_is_named(tmp_path: Path) -> None:
     missing = run(tmp_path / "none.csv", "-f", POOL, "--slices", "20")
     assert (missing.exit_code, "cannot read" in missing.stderr) == (3, True)

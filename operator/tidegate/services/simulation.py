@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,8 +108,13 @@ def _select_pool(request: SimulationRequest, pools: Sequence[ComputePool]) -> Co
     selected = [pool for pool in pools if request.pool in (None, pool.metadata.name)]
     if len(selected) == 1:
         return selected[0]
-    names = ", ".join(sorted(pool.metadata.name for pool in pools)) or "none"
+    counts = Counter(pool.metadata.name for pool in selected)
     files = ", ".join(map(str, request.files))
+    for name, count in sorted(counts.items()):
+        if count > 1:
+            message = f"{files} has {count} ComputePools with the name {name}: remove all but one"
+            raise PermanentError(message)
+    names = ", ".join(sorted(pool.metadata.name for pool in pools)) or "none"
     if request.pool is None and pools:
         message = f"{files} has several ComputePools; name one with --pool: {names}"
     else:
