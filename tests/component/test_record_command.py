@@ -206,6 +206,33 @@ async def test_a_recorded_day_is_simulated_as_it_is(tmp_path: Path) -> None:
     assert present["movedSlices"] >= 1
 
 
+async def test_an_inference_of_several_pools_is_named_and_its_slices_do_not_count(tmp_path: Path) -> None:
+    several = inference_body(
+        "both",
+        placement={"pools": [{"name": "cpu-b"}, {"name": "cpu-a", "slices": 2}]},
+        replicas=3,
+        capacity=CAPACITY,
+    ) | {
+        "status": {
+            "replicas": 3,
+            "pools": [{"name": "cpu-b", "replicas": 2}, {"name": "cpu-a", "replicas": 1}],
+        }
+    }
+    elsewhere = inference_body("elsewhere", placement={"pools": [{"name": "cpu-b"}]}, replicas=1)
+    newer = inference_body("newer", placement={"pool": "cpu-a"}, replicas=1, fieldOfLater=True)
+    cluster = Cluster(inferences=[a_placed_inference("ctr", capacity=CAPACITY), several, elsewhere, newer])
+    status, answer, complaints = await record(cluster, tmp_path, "-o", "json")
+    assert status == 0, complaints
+    report = json.loads(answer)
+    assert report["slices"] == 6
+    assert report["skipped"] == [
+        {"inference": "ads/both", "reason": "runs in several pools, and a simulation has one"}
+    ]
+    assert [note.partition(":")[0] for note in report["notes"]] == [
+        "Inference ads/newer cannot be read by this version"
+    ]
+
+
 async def test_a_record_is_replaced_only_by_force_and_is_the_same_again(tmp_path: Path) -> None:
     cluster = Cluster()
     assert (await record(cluster, tmp_path))[0] == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from statistics import median
 from typing import Any
 
 from tidegate.api.allocation_decision import AllocationDecision
@@ -16,7 +15,8 @@ from tidegate.api.meta import API_VERSION, ObjectKey
 from tidegate.errors import PermanentError
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import key_of
-from tidegate.planning.pools.claims import read_assigned_pod
+from tidegate.planning.allocator.replica_times import ReplicaTimes, measure_times
+from tidegate.planning.pools.claims import AssignedPod, find_median_load, read_assigned_pod
 from tidegate.resources.names import (
     INFERENCE_LABEL,
     RECORDED_DRAIN_ANNOTATION,
@@ -47,12 +47,15 @@ class RecordedSpan:
 
 @dataclass(frozen=True, slots=True)
 class RecordedObjects:
-    """A pool, the Inferences that are placed in it, sorted by key, and the median load and drain times of their pods in seconds."""
+    """A pool, the Inferences that are placed in it, sorted by key, and the times that are measured of them."""
 
     pool: ComputePool
     inferences: Sequence[Inference]
-    loads: Mapping[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
-    drains: Mapping[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
+    times: Mapping[ObjectKey, ReplicaTimes] = field(default_factory=dict[ObjectKey, ReplicaTimes])
+
+    def get_times(self, key: ObjectKey) -> ReplicaTimes:
+        """Return the times of one Inference."""
+        return self.times.get(key, ReplicaTimes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,9 @@ class PoolRecording:
         counts = {RECORDED_SLICES_ANNOTATION: str(self.slices), RECORDED_NODES_ANNOTATION: str(self.nodes)}
         manifests = [_make_manifest(self.objects.pool, counts)]
         for inference in self.simulated:
-            times = {
-                RECORDED_LOAD_ANNOTATION: self.objects.loads.get(inference.key),
-                RECORDED_DRAIN_ANNOTATION: self.objects.drains.get(inference.key),
-            }
-            annotations = {name: f"{time_s:.0f}s" for name, time_s in times.items() if time_s is not None}
+            times = self.objects.get_times(inference.key)
+            seconds = {RECORDED_LOAD_ANNOTATION: times.load_s, RECORDED_DRAIN_ANNOTATION: times.drain_s}
+            annotations = {name: f"{time_s:.0f}s" for name, time_s in seconds.items() if time_s is not None}
             manifests.append(_make_manifest(inference, annotations))
         return manifests
 
@@ -92,6 +93,23 @@ class PoolRecording:
         )
 
 
+def make_recorded_objects(
+    pool: ComputePool,
+    inferences: Iterable[Inference],
+    pods: Iterable[Manifest],
+    decisions: Iterable[AllocationDecision],
+) -> RecordedObjects:
+    """Return a pool with those of the Inferences that are placed in it, and the times that its pods and decisions show.
+
+    `pods` have the label of the pool; of `decisions`, those of other pools do not count.
+    """
+    name = pool.metadata.name
+    own = [decision for decision in decisions if decision.spec.pool == name]
+    return RecordedObjects(
+        pool, select_placed(name, inferences), measure_times(own, _measure_pod_loads(pods))
+    )
+
+
 def select_placed(pool: str, inferences: Iterable[Inference]) -> Sequence[Inference]:
     """Return the Inferences that are placed in a pool, sorted by key."""
     placed = (
@@ -102,45 +120,14 @@ def select_placed(pool: str, inferences: Iterable[Inference]) -> Sequence[Infere
     return sorted(placed, key=lambda inference: inference.key)
 
 
-def measure_loads(
-    pods: Iterable[Manifest], decisions: Iterable[AllocationDecision]
-) -> Mapping[ObjectKey, float]:
-    """Return the median time in seconds until a new replica of each Inference served, from when its slices were free.
-
-    It is that of the decisions that gave slices to this Inference alone. Without one it is that of its running pods: those
-    may be few, and may have started together with many others.
-    """
-    started: dict[ObjectKey, list[float]] = {}
+def _measure_pod_loads(pods: Iterable[Manifest]) -> Mapping[ObjectKey, float]:
+    by_key: dict[ObjectKey, list[AssignedPod]] = {}
     for body in pods:
-        pod = read_assigned_pod(body)
-        if pod is not None and pod.load_s is not None:
+        if (pod := read_assigned_pod(body)) is not None:
             name = body["metadata"]["labels"].get(INFERENCE_LABEL, "")
-            started.setdefault(ObjectKey(key_of(body).namespace, name), []).append(pod.load_s)
-    decided: dict[ObjectKey, list[float]] = {}
-    for decision in decisions:
-        moves, outcome = decision.spec.moves, decision.status.outcome
-        takers = [move for move in moves if move.after > move.before]
-        if outcome is None or outcome.applied_at is None or len(takers) != 1 or takers[0].promoted:
-            continue
-        reclaim_s = outcome.reclaim_seconds if len(moves) > 1 else 0.0
-        if reclaim_s is not None:
-            load_s = (outcome.applied_at - decision.spec.at).total_seconds() - reclaim_s
-            decided.setdefault(ObjectKey.parse(takers[0].inference), []).append(max(load_s, 0.0))
-    return {key: median(seconds) for key, seconds in {**started, **decided}.items()}
-
-
-def measure_drains(decisions: Iterable[AllocationDecision]) -> Mapping[ObjectKey, float]:
-    """Return the median time in seconds from a decision until an Inference had freed the slices that it was to give.
-
-    A decision has one such time, so only those that take slices from a single Inference count.
-    """
-    measured: dict[ObjectKey, list[float]] = {}
-    for decision in decisions:
-        outcome = decision.status.outcome
-        givers = [move.inference for move in decision.spec.moves if move.after < move.before]
-        if outcome is not None and outcome.reclaim_seconds is not None and len(givers) == 1:
-            measured.setdefault(ObjectKey.parse(givers[0]), []).append(outcome.reclaim_seconds)
-    return {key: median(seconds) for key, seconds in measured.items()}
+            by_key.setdefault(ObjectKey(key_of(body).namespace, name), []).append(pod)
+    measured = {key: find_median_load(assigned) for key, assigned in by_key.items()}
+    return {key: load_s for key, load_s in measured.items() if load_s is not None}
 
 
 def count_simulated_slices(objects: RecordedObjects) -> int:

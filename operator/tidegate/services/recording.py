@@ -25,16 +25,15 @@ from tidegate.kube.client import KubeClient
 from tidegate.kube.port import Manifest
 from tidegate.reports.recording import RecordedInference, RecordingReport, SkippedInference
 from tidegate.resources.names import POOL_LABEL, to_label_value
+from tidegate.services.listing import KindLister
 from tidegate.services.objects import not_found_error
 from tidegate.services.recorded_day import (
     PoolRecording,
     RecordedObjects,
     RecordedSpan,
     explain_skip,
-    measure_drains,
-    measure_loads,
+    make_recorded_objects,
     read_recording,
-    select_placed,
 )
 from tidegate.simulation.trace import TIME_COLUMN
 from tidegate.telemetry.recorded_rates import PrometheusRecording
@@ -109,12 +108,12 @@ async def _read_objects(client: KubeClient, name: str) -> tuple[RecordedObjects,
     body = await client.get(kinds.COMPUTE_POOL, ObjectKey("", name))
     if body is None:
         raise not_found_error(kinds.COMPUTE_POOL, ObjectKey("", name))
-    bodies = await client.list(kinds.INFERENCE)
-    placed = [item for item in bodies if (item["spec"].get("placement") or {}).get("pool") == name]
-    inferences = select_placed(name, map(Inference.parse, placed))
+    lister = KindLister(client, ("",))
+    inferences = await lister.list_parsed(kinds.INFERENCE, Inference)
+    lister.check_readable()
     pods: Sequence[Manifest] = ()
     decisions: Sequence[AllocationDecision] = ()
-    notes: list[str] = []
+    notes = list(lister.skipped)
     selector = f"{POOL_LABEL}={to_label_value(name)}"
     try:
         pods = await client.list(kinds.POD, selector=selector)
@@ -125,18 +124,17 @@ async def _read_objects(client: KubeClient, name: str) -> tuple[RecordedObjects,
         decisions = tuple(map(AllocationDecision.parse, bodies))
     except TidegateError as error:
         notes.append(f"no drain time is recorded, because allocation decisions cannot be listed: {error}")
-    loads, drains = measure_loads(pods, decisions), measure_drains(decisions)
-    return RecordedObjects(ComputePool.parse(body), inferences, loads, drains), tuple(notes)
+    return make_recorded_objects(ComputePool.parse(body), inferences, pods, decisions), tuple(notes)
 
 
 def _report_inference(inference: Inference, recording: PoolRecording) -> RecordedInference:
-    rates = recording.rates[inference.key]
+    rates, times = recording.rates[inference.key], recording.objects.get_times(inference.key)
     missing = [rate is None for rate in rates]
     return RecordedInference(
         inference=str(inference.key),
         tier=inference.spec.tier,
-        load_seconds=recording.objects.loads.get(inference.key),
-        drain_seconds=recording.objects.drains.get(inference.key),
+        load_seconds=times.load_s,
+        drain_seconds=times.drain_s,
         missing=sum(missing),
         gaps=sum(is_gap for is_gap, _ in groupby(missing)),
         peak=max((rate for rate in rates if rate is not None), default=0.0),

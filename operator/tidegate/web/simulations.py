@@ -24,10 +24,8 @@ from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.services.recorded_day import (
     RecordedObjects,
     RecordedSpan,
-    measure_drains,
-    measure_loads,
+    make_recorded_objects,
     read_recording,
-    select_placed,
 )
 from tidegate.services.simulation import simulate_day
 from tidegate.simulation.day import DayOptions
@@ -275,9 +273,7 @@ def _read_objects(fleet: FleetCaches, name: str) -> RecordedObjects:
         message = f"there is no ComputePool {name}"
         raise PermanentError(message)
     pods = fleet.pods.by_label(POOL_LABEL, to_label_value(name))
-    decisions = [decision for decision in fleet.decisions.list_all() if decision.spec.pool == name]
-    inferences = select_placed(name, fleet.inferences.list_all())
-    return RecordedObjects(pool, inferences, measure_loads(pods, decisions), measure_drains(decisions))
+    return make_recorded_objects(pool, fleet.inferences.list_all(), pods, fleet.decisions.list_all())
 
 
 def _check_size(objects: RecordedObjects, span: RecordedSpan) -> None:

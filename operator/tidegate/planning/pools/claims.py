@@ -129,6 +129,12 @@ def _measure_load(body: Mapping[str, Any]) -> float | None:
     return seconds if 0 <= seconds <= _MAX_LOAD_S else None
 
 
+def find_median_load(pods: Iterable[AssignedPod]) -> float | None:
+    """Return the median of the load times of pods, in seconds; None if none shows one."""
+    measured = [pod.load_s for pod in pods if pod.load_s is not None]
+    return median(measured) if measured else None
+
+
 def make_claim(
     inference: Inference,
     share: PoolShare,
@@ -145,7 +151,6 @@ def make_claim(
     pool = to_label_value(share.name)
     desired = inference.spec.replicas if replicas is None else replicas
     created, nodes = inference.metadata.creation_timestamp, _sum_by_node(pool, pods)
-    measured = [pod.load_s for pod in pods if pod.pool == pool and pod.load_s is not None]
     # Anyone may edit a Deployment, until we write it again: so count what it has beyond the spec only if pods have it.
     assigned = min(_count_assigned(live, pool), desired * share.slices)
     return PoolClaim(
@@ -162,7 +167,7 @@ def make_claim(
         assumed=assumed,
         ready=sum(pod.ready for pod in pods if pod.pool == pool),
         nodes=nodes,
-        load_s=median(measured) if measured else None,
+        load_s=find_median_load(pod for pod in pods if pod.pool == pool),
         relative_capacity=share.relative_capacity,
     )
 
