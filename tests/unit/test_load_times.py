@@ -1,23 +1,29 @@
-"""How long replicas take to load, as the allocator sees it: from the pods that are there."""
+"""How long replicas take to load and to drain, as the allocator sees it: from past decisions, or from the pods that are there."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from builders.allocator import NOW, a_member
+from builders.allocator import NOW, a_decision, a_member, nodes
 from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from builders.pods import a_pod_body
-from tidegate.allocation.snapshot import DEFAULT_LOAD_S
+from tidegate.allocation.snapshot import DEFAULT_DRAIN_S, DEFAULT_LOAD_S
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import PoolShare
-from tidegate.planning.allocator.observed_pool import AllocationObserved
+from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
+from tidegate.planning.allocator.replica_times import ReplicaTimes
 from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.planning.pools.claims import AssignedPod, make_claim, read_assigned_pod
 from tidegate.planning.pools.pool_slices import PoolSlices
 from tidegate.resources.names import POOL_LABEL, SLICES_LABEL
+from tidegate_controllers.allocator.observer import PoolObserver
 
 CREATED = "2026-01-01T00:00:00Z"
 READY = "2026-01-01T00:00:42Z"
@@ -75,10 +81,63 @@ def test_the_median_of_the_pods_in_the_pool_counts() -> None:
     assert make_claim(inference, PoolShare("cpu-a", 1), None, pods[3:]).load_s is None
 
 
-@pytest.mark.parametrize(("measured", "planned"), [(75.0, 75.0), (0.0, 0.0), (None, DEFAULT_LOAD_S)])
-def test_the_allocator_plans_with_the_measured_time(measured: float | None, planned: float) -> None:
-    member = a_member()
-    member = replace(member, claim=replace(member.claim, load_s=measured))
-    observed = AllocationObserved(a_compute_pool(), NOW, PoolSlices(()), (member,))
+@pytest.mark.parametrize(
+    ("measured", "planned"),
+    [
+        (ReplicaTimes(75.0, 40.0), (75.0, 40.0)),
+        (ReplicaTimes(0.0, 0.0), (0.0, 0.0)),
+        (ReplicaTimes(load_s=75.0), (75.0, DEFAULT_DRAIN_S)),
+        (ReplicaTimes(drain_s=40.0), (DEFAULT_LOAD_S, 40.0)),
+        (ReplicaTimes(), (DEFAULT_LOAD_S, DEFAULT_DRAIN_S)),
+    ],
+)
+def test_the_allocator_plans_with_the_measured_times(
+    measured: ReplicaTimes, planned: tuple[float, float]
+) -> None:
+    observed = AllocationObserved(
+        a_compute_pool(), NOW, PoolSlices(()), (replace(a_member(), times=measured),)
+    )
     [model] = build_allocation_view(observed).snapshot.inferences
-    assert model.placements[0].load_s == planned
+    assert (model.placements[0].load_s, model.placements[0].drain_s) == planned
+
+
+def observe(member: PoolMember, *decisions: AllocationDecision) -> PoolMember:
+    """The member as the allocator observes it, with these decisions in the caches."""
+    by_key = {decision.key: decision for decision in decisions}
+    store = SimpleNamespace(by_label=lambda *_: [{"metadata": {"name": key.name}} for key in by_key])
+    caches: Any = SimpleNamespace(
+        get_slices=lambda _: nodes(8),
+        list_claims=lambda _: [member.claim],
+        get=lambda _: member.inference,
+        find_pool_workload=lambda *_: None,
+        list_all=tuple,
+        list_live=lambda _: (),
+        get_plan=lambda _: None,
+    )
+    observer = PoolObserver(
+        pools=caches, inferences=caches, decisions=cast("Any", SimpleNamespace(store=store, get=by_key.get)),
+        slices_cache=caches, occupancy=caches, placements=caches, spares=caches, overrides=caches,
+        clock=cast("Any", SimpleNamespace(now=lambda: NOW)),
+    )  # fmt: skip
+    [seen] = observer.observe_pool(a_compute_pool()).members
+    return seen
+
+
+def started(name: str, seconds: float, **spec: Any) -> AllocationDecision:
+    """A decision that started a replica of ads/ctr, which served after so many seconds."""
+    outcome = {"appliedAt": format_timestamp(NOW + timedelta(seconds=seconds))}
+    return a_decision(("ctr", 1, 2), name=name, outcome=outcome, **spec)
+
+
+def test_an_inference_without_a_ready_pod_loads_as_long_as_its_last_replicas() -> None:
+    drained = a_decision(("ctr", 2, 1), name="cpu-a-2", outcome={"reclaimSeconds": 4.0})
+    assert observe(a_member(), started("cpu-a-1", 90), drained).times == ReplicaTimes(90.0, 4.0)
+    # A decision about another pool shows nothing about this one.
+    assert observe(a_member(), started("cpu-b-1", 90, pool="cpu-b")).times == ReplicaTimes()
+
+
+def test_pods_that_started_together_count_only_without_a_decision() -> None:
+    member = a_member()
+    member = replace(member, claim=replace(member.claim, load_s=600.0))
+    assert observe(member).times == ReplicaTimes(load_s=600.0)
+    assert observe(member, started("cpu-a-1", 90)).times == ReplicaTimes(load_s=90.0)

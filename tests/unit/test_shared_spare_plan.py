@@ -21,6 +21,7 @@ from tidegate.api.inference import Tier
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
 from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.predictions import predict_outcome
+from tidegate.planning.allocator.replica_times import ReplicaTimes
 from tidegate.planning.allocator.shared_spares import keep_spares, plan_pool_spares
 from tidegate.planning.allocator.signals import Signal, Signals
 from tidegate.planning.allocator.snapshot_builder import build_allocation_view
@@ -410,7 +411,7 @@ def test_a_new_version_starts_no_reserve_while_the_spare_loads_it() -> None:
     assert look(replace(served, covered=frozenset()), loading, 30).covered == set()
     # Replicas that load for longer have spares that do.
     [member] = seen.members
-    seen = replace(seen, members=[replace(member, claim=replace(member.claim, load_s=120.0))])
+    seen = replace(seen, members=[replace(member, times=ReplicaTimes(load_s=120.0))])
     assert look(swapping, loading, 91).covered == {"ads/ctr"}
 
 

@@ -21,6 +21,7 @@ from tidegate.planning.allocator.freeze import find_freeze
 from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.other_pools import OtherPool, count_reliable
 from tidegate.planning.allocator.pool_group import MAX_POOLS, list_neighbours
+from tidegate.planning.allocator.replica_times import ReplicaTimes, measure_times
 from tidegate.planning.allocator.spare_plan import PoolSparePlan
 from tidegate.planning.batch.remaining_shards import count_remaining_shards
 from tidegate.planning.inference.deployments import LiveWorkload
@@ -64,9 +65,12 @@ class PoolObserver:
         name = pool.metadata.name
         slices = self.slices_cache.get_slices(pool)
         healthy = slices.healthy_nodes
+        claims, decisions = self.placements.list_claims(name), self.list_decisions(name)
+        pod_loads = {claim.key: claim.load_s for claim in claims if claim.load_s is not None}
+        times = measure_times(decisions, pod_loads)
         members: list[PoolMember] = []
         ready_on_unhealthy = departing = reserved = 0
-        for claim in self.placements.list_claims(name):
+        for claim in claims:
             if claim.key == SPARES_CLAIM:
                 reserved = claim.count_slices(0, healthy)
                 continue
@@ -81,7 +85,15 @@ class PoolObserver:
             exclusion_reason = self._find_exclusion_reason(narrowed, claim, name)
             refusal = refuse_claim(pool, slices, claim)
             refusal_message = refusal.message if refusal is not None else ""
-            member = PoolMember(narrowed, claim, claim.ready, exclusion_reason, refusal_message, lost)
+            member = PoolMember(
+                narrowed,
+                claim,
+                claim.ready,
+                exclusion_reason,
+                refusal_message,
+                lost,
+                times=times.get(claim.key, ReplicaTimes()),
+            )
             members.append(self._add_other_pools(member, inference, name))
         now = self.clock.now()
         calendar = self._read_calendar(pool, members, now)
@@ -98,7 +110,7 @@ class PoolObserver:
             live_spares=self.spares.list_live(pool.key),
             spare_plan=self.spares.get_plan(pool.key) or PoolSparePlan(),
             overrides=self.overrides.list_all(),
-            decisions=self.list_decisions(name),
+            decisions=decisions,
         )
 
     def _add_other_pools(self, member: PoolMember, inference: Inference, pool: str) -> PoolMember:
@@ -179,7 +191,7 @@ class PoolObserver:
     def _read_calendar(
         self, pool: ComputePool, members: Iterable[PoolMember], now: datetime
     ) -> EventCalendar:
-        key, load_times_s = pool.key, (member.claim.load_s for member in members)
+        key, load_times_s = pool.key, (member.times.load_s for member in members)
         calendar = read_calendar(pool.spec.policy, load_times_s, now, self._event_leads.get(key, timedelta()))
         self._event_leads[key] = calendar.lead
         return calendar

@@ -176,6 +176,7 @@ class AllocatorPolicy:
             slices=model.slices,
             replicas=view.replicas[model.key],
             load_s=model.load_s,
+            drain_s=model.drain_s,
             since_up_s=view.since_up_s[model.key],
             since_down_s=view.since_down_s[model.key],
         )

@@ -16,6 +16,7 @@ from tidegate.planning.allocator.event_calendar import EventCalendar, EventDeman
 from tidegate.planning.allocator.freeze import Freeze
 from tidegate.planning.allocator.move_budget import find_current_decision
 from tidegate.planning.allocator.other_pools import OtherPool
+from tidegate.planning.allocator.replica_times import ReplicaTimes
 from tidegate.planning.allocator.signals import Signals
 from tidegate.planning.allocator.spare_plan import LiveSpare, PoolSparePlan
 from tidegate.planning.allocator.value_mix import ValueMix
@@ -40,6 +41,8 @@ class PoolMember:
     """Why the pool can place no replica of it, however many slices are free; or empty."""
     lost_slices: int = 0
     """Slices of its pods that are not ready, on nodes that take no pods: nothing can use them."""
+    times: ReplicaTimes = field(default_factory=ReplicaTimes)
+    """How long its replicas load and drain in the pool, as far as that is measured."""
     other_pools: Sequence[OtherPool] = ()
     """What it has in the other pools of its list, if their allocators decide about it too."""
     all_pools: Inference | None = None

@@ -153,7 +153,8 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
             draining=member.draining_replicas + member.assigned_replicas - assigned,
             spare=member.warm_spares,
         ),
-        load_s=solver.DEFAULT_LOAD_S if member.claim.load_s is None else member.claim.load_s,
+        load_s=solver.DEFAULT_LOAD_S if member.times.load_s is None else member.times.load_s,
+        drain_s=solver.DEFAULT_DRAIN_S if member.times.drain_s is None else member.times.drain_s,
         since_up_s=up_s,
         since_down_s=down_s,
         ready_by_node=list_ready_by_node(member.claim, observed.slices.healthy_nodes),
@@ -241,7 +242,7 @@ def _estimate_stream_demand(
     So the demand is never below a small share of a replica, which gets it a pod unless other work is worth more.
     """
     floor_per_s = _POLLING_SHARE * curve.rate_at(1)
-    deadline = find_deadline(nearline, signal, floor_per_s, member.claim.load_s)
+    deadline = find_deadline(nearline, signal, floor_per_s, member.times.load_s)
     if signal is not None and signal.fresh:
         needed_per_s = floor_per_s if deadline is None else deadline.rate
         return DemandInput((max(signal.demand_per_s, needed_per_s),), deadline=deadline)

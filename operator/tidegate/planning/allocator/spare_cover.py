@@ -41,7 +41,7 @@ def judge_cover(
             serving[key] += name in live.serving
             ready[key] += name in live.serving or (live.is_ready and name in before.get(place, ()))
     covered = {key for key, count in needed.items() if serving[key] >= count}
-    load_times = {str(member.key): member.claim.load_s or 0.0 for member in observed.members}
+    load_times = {str(member.key): member.times.load_s or 0.0 for member in observed.members}
     reloading: dict[str, datetime] = {}
     for key in (needed.keys() & observed.spare_plan.covered) - covered:
         since = observed.spare_plan.reloading.get(key, observed.now)
