@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.admitted_shares import ReducedAnswer, RouteLoad, plan_shares
+from tidegate.routing import protos
+from tidegate.routing.envoy.prices import encode_layer
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")
 
@@ -279,3 +281,17 @@ def optimal_value(loads: list[RouteLoad], capacity: float) -> float:
         [-value for value in values], [list(costs), *together], [capacity, *[1.0] * count], bounds=(0, 1)
     )
     return -float(result.fun)
+
+
+@pytest.mark.parametrize("share", [nan, -0.1, 1.1])
+def test_a_share_outside_0_to_1_never_reaches_a_gateway(share: float) -> None:
+    with pytest.raises(ValueError, match=f"access/ads/ctr/rest: the admitted share is {share}; it must be"):
+        encode_layer({"access/ads/ctr/gold": 1.0, "access/ads/ctr/rest": share})
+
+
+@pytest.mark.parametrize(("share", "numerator"), [(0.0, 0), (0.4, 400_000), (1.0, 1_000_000)])
+def test_a_share_reaches_a_gateway_in_millionths(share: float, numerator: int) -> None:
+    layer = protos.to_redacted_json(encode_layer({"access/ads/ctr/rest": share}))["layer"]
+    assert layer == {
+        "tidegate.admitted.access/ads/ctr/rest": {"numerator": numerator, "denominator": "MILLION"}
+    }
