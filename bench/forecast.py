@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from policies import SERIES
 
+from tidegate.forecast.blocks import DAY_S
 from tidegate.forecast.seasonal import (
-    DAY_S,
     ForecastModel,
     ForecastSettings,
     compute_pinball_loss,

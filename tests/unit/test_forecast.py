@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime, tzinfo
 from random import Random
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -11,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.forecast.blocks import BLOCK_S
+from tidegate.forecast.blocks import BLOCK_S, DAY_S
 from tidegate.forecast.book import ForecastBook
+from tidegate.forecast.local_clock import LocalClock
 from tidegate.forecast.seasonal import (
-    DAY_S,
     ForecastSettings,
     compute_pinball_loss,
     fill_gaps,
@@ -142,6 +144,60 @@ def test_any_history_gives_the_same_finite_forecast(history: list[float]) -> Non
 def test_impossible_settings_are_refused(options: tuple[float, int, float], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         ForecastSettings(*options)
+
+
+@pytest.mark.parametrize(
+    ("zone", "end", "before", "after"),
+    [
+        ("Europe/Berlin", datetime(2026, 3, 29, 17, 30, tzinfo=UTC), 12, 24),
+        ("Europe/Berlin", datetime(2026, 10, 25, 17, 30, tzinfo=UTC), 24, 12),
+        ("America/New_York", datetime(2026, 3, 8, 22, 30, tzinfo=UTC), -60, -48),
+    ],
+)
+def test_hours_of_the_local_clock_are_forecast_on_the_day_on_which_it_is_changed(
+    zone: str, end: datetime, before: int, after: int
+) -> None:
+    """Two weeks whose peaks come at the same local hours, until the evening after the change."""
+    clock, count = LocalClock(ZoneInfo(zone), begin_s=end.timestamp()), 14 * DAY
+    offsets = clock.read_offsets(-count, 12)
+    assert offsets is not None
+    assert (len(offsets), offsets[0], offsets[-1], set(offsets.tolist())) == (
+        count + 12,
+        before,
+        after,
+        {before, after},
+    )
+    first = round(end.timestamp() / BLOCK_S) - count
+    local = [day_rate(first + number + int(offset), DAY) for number, offset in enumerate(offsets)]
+    history, expected = local[:count], local[count:]
+    settings_ = ForecastSettings(BLOCK_S, 12, 0.9)
+    model = fit_forecast(history, settings_, offsets)
+    assert model is not None
+    assert forecast_rates(history, model, offsets) == pytest.approx(expected, rel=1e-6)
+    # By the hours of UTC, it is not what comes.
+    blind = fit_forecast(history, settings_)
+    assert blind is not None
+    assert forecast_rates(history, blind) != pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("zone", "end"),
+    [
+        (UTC, datetime(2026, 3, 29, 17, 30, tzinfo=UTC)),
+        (ZoneInfo("Etc/UTC"), datetime(2026, 3, 29, 17, 30, tzinfo=UTC)),
+        (ZoneInfo("Asia/Kolkata"), datetime(2026, 3, 29, 17, 30, tzinfo=UTC)),
+        (ZoneInfo("Europe/Berlin"), datetime(2026, 3, 28, 17, 30, tzinfo=UTC)),
+    ],
+)
+def test_without_a_change_of_clocks_a_zone_changes_no_forecast(zone: tzinfo, end: datetime) -> None:
+    clock, history = LocalClock(zone, begin_s=end.timestamp()), days(5, DAY, noise=0.1)[: -DAY // 4]
+    assert clock.read_offsets(-len(history), 4) is None
+    assert clock.read_offsets(0, 0) is None
+    same = np.full(len(history) + 4, 12)
+    model = fit_forecast(history, FIVE_MINUTES)
+    assert model is not None
+    assert fit_forecast(history, FIVE_MINUTES, same) == model
+    assert forecast_rates(history, model, same) == forecast_rates(history, model)
 
 
 def fill_book(book: ForecastBook[str], count: int) -> float:

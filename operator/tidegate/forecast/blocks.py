@@ -3,5 +3,6 @@
 from typing import Final
 
 BLOCK_S: Final = 300.0
-HISTORY_S: Final = 28 * 86_400.0
+DAY_S: Final = 86_400.0
+HISTORY_S: Final = 28 * DAY_S
 """Four weeks: the median of four earlier weeks is the longest season that a forecast uses."""

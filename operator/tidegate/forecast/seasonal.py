@@ -4,6 +4,8 @@ The rate of a moment is that of the same moment in earlier days or weeks (the me
 rates are from theirs; the further ahead, the less that scale counts. Which season, and how fast the scale is forgotten, is what
 would have been best over the newest day. The quantile is that of the same back-test's errors, so a rate that is hard to forecast
 gets a wide margin by itself. A rate without a season is forecast as the present one.
+
+The same moment is the same time of the local clock: while clocks are changed, it is an hour more or less than whole days before.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.allocation.errors import InvalidInputError
+from tidegate.forecast.blocks import DAY_S
+from tidegate.forecast.local_clock import Offsets
 
-DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
 _MAX_PERIODS: Final = 4
 """Largest number of earlier days or weeks whose median is the forecast."""
@@ -85,10 +88,13 @@ class ForecastModel:
     loss: float
 
 
-def fit_forecast(history: Sequence[float], settings: ForecastSettings) -> ForecastModel | None:
+def fit_forecast(
+    history: Sequence[float], settings: ForecastSettings, offsets: Offsets | None = None
+) -> ForecastModel | None:
     """Choose the model that would have forecast the newest day best; None for a history that is too short to tell.
 
-    `history` has one rate per interval, the newest last; NaN where it is unknown.
+    `history` has one rate per interval, the newest last; NaN where it is unknown. `offsets` has those of the history's intervals
+    and may have those of later ones; None if they are all equal.
     """
     rates = fill_gaps(history)
     if rates is None:
@@ -98,7 +104,7 @@ def fit_forecast(history: Sequence[float], settings: ForecastSettings) -> Foreca
     if count < _MIN_BACK_TEST or len(rates) < count + settings.leads:
         return None
     floor = max(_MIN_SHARE * float(rates.mean()), 1e-9)
-    back_test = _BackTest(rates, count)
+    back_test = _BackTest(rates, count, _skip_offsets(offsets, len(history) - len(rates)))
     best: ForecastModel | None = None
     for candidate in _list_candidates(len(rates), count, settings):
         factors: list[float] = []
@@ -115,8 +121,13 @@ def fit_forecast(history: Sequence[float], settings: ForecastSettings) -> Foreca
     return best
 
 
-def forecast_rates(history: Sequence[float], model: ForecastModel) -> tuple[float, ...]:
-    """Return the quantile of the rate in each of the next intervals, as many as the model was fitted for."""
+def forecast_rates(
+    history: Sequence[float], model: ForecastModel, offsets: Offsets | None = None
+) -> tuple[float, ...]:
+    """Return the quantile of the rate in each of the next intervals, as many as the model was fitted for.
+
+    `offsets` has those of the history's intervals and of the next ones; None if they are all equal.
+    """
     rates = fill_gaps(history)
     if rates is None:
         return ()
@@ -125,7 +136,11 @@ def forecast_rates(history: Sequence[float], model: ForecastModel) -> tuple[floa
         forecast = np.full(len(steps), rates[-1])
     else:
         profile = _compute_profile(
-            rates, model.period, model.margin, len(rates) - model.window, len(rates) + len(steps)
+            rates,
+            model.period,
+            model.margin,
+            range(len(rates) - model.window, len(rates) + len(steps)),
+            _skip_offsets(offsets, len(history) - len(rates)),
         )
         scale = _compute_scales(rates[-model.window :], profile[: model.window], model.window)[-1]
         forecast = profile[model.window :] * (1 + (scale - 1) * model.decay**steps)
@@ -165,9 +180,10 @@ def _list_candidates(length: int, count: int, settings: ForecastSettings) -> Ite
 class _BackTest:
     """What each model would have forecast for the newest `count` rates."""
 
-    def __init__(self, rates: Rates, count: int) -> None:
+    def __init__(self, rates: Rates, count: int, offsets: Offsets | None) -> None:
         self._rates = rates
         self._count = count
+        self._offsets = offsets
         self._profiles: dict[tuple[int, int], Rates] = {}
 
     def forecast_past(self, candidate: _Candidate, lead: int) -> Rates:
@@ -185,19 +201,31 @@ class _BackTest:
         """Return the profile of the rates that have one a period before, margin included."""
         profile = self._profiles.get((period, margin))
         if profile is None:
-            profile = _compute_profile(self._rates, period, margin, period + margin, len(self._rates))
+            intervals = range(period + margin, len(self._rates))
+            profile = _compute_profile(self._rates, period, margin, intervals, self._offsets)
             self._profiles[period, margin] = profile
         return profile
 
 
-def _compute_profile(rates: Rates, period: int, margin: int, first: int, end: int) -> Rates:
-    """Return the median of the rates whole periods before the intervals from `first` to before `end`, averaged over the margin.
+def _skip_offsets(offsets: Offsets | None, count: int) -> Offsets | None:
+    return None if offsets is None else offsets[count:]
 
-    An interval beyond the newest rate is at most a period ahead of it.
+
+def _compute_profile(
+    rates: Rates, period: int, margin: int, intervals: range, offsets: Offsets | None
+) -> Rates:
+    """Return the median of the rates whole periods before some intervals, averaged over the margin.
+
+    An interval beyond the newest rate is at most a period ahead of it. With `offsets`, a period is whole in local time.
     """
-    positions = np.arange(first - margin, end + margin)
+    positions = np.arange(intervals.start - margin, intervals.stop + margin)
     earlier = positions[:, None] - period * np.arange(1, _MAX_PERIODS + 1)
-    medians = np.nanmedian(np.where(earlier >= 0, rates[np.maximum(earlier, 0)], np.nan), axis=1)
+    is_known = earlier >= 0
+    earlier = np.maximum(earlier, 0)
+    if offsets is not None:
+        shifts = offsets[np.minimum(positions, len(offsets) - 1)][:, None] - offsets[earlier]
+        earlier = np.clip(earlier + shifts, 0, len(rates) - 1)
+    medians = np.nanmedian(np.where(is_known, rates[earlier], np.nan), axis=1)
     return np.convolve(medians, np.full(2 * margin + 1, 1 / (2 * margin + 1)), "valid")
 
 
