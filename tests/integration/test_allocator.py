@@ -106,7 +106,7 @@ def test_what_is_decided_is_carried_out_and_no_pod_is_one_too_many(
     assert allocated.decisions()[0]["metadata"]["name"] == newest["metadata"]["name"]
 
 
-@pytest.mark.produces(Reason.HISTORY_TOO_SHORT)
+@pytest.mark.produces(Reason.HISTORY_TOO_SHORT, Reason.FORECAST_INVALID)
 def test_a_pool_says_what_it_cannot_forecast_yet(allocated: Allocated) -> None:
     allocated.model("batch", 0, 4, tier="offline")
     allocated.model("ctr", 1, 3)
@@ -114,7 +114,10 @@ def test_a_pool_says_what_it_cannot_forecast_yet(allocated: Allocated) -> None:
     said = allocated.pools.says(allocated.pool, Reason.HISTORY_TOO_SHORT, "Forecasting")
     assert said == "1 of 1 Inferences has less than a day of history, so its present rate counts"
     policy = allocated.kubectl.json("get", "cpool", allocated.pool)["spec"]["policy"]
-    assert policy["forecast"] == {"horizon": "5m", "quantile": "0.9"}
+    assert policy["forecast"] == {"horizon": "5m", "quantile": "0.9", "timeZone": "UTC"}
+    allocated.mode("Auto", forecast={"timeZone": "Mars/Olympus"})
+    said = allocated.pools.says(allocated.pool, Reason.FORECAST_INVALID, "Forecasting")
+    assert said.startswith("spec.policy.forecast.timeZone 'Mars/Olympus': there is no such time zone")
     allocated.mode("Auto")
 
     def conditions() -> set[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import nan
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.snapshot import DemandInput, ModelInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.compute_pool import ForecastPolicy
+from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
@@ -23,6 +26,7 @@ from tidegate.planning.allocator.forecasts import DemandForecasts, RateHistory
 from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.pool_forecaster import PoolForecaster
 from tidegate.planning.allocator.pool_status import summarise_allocation
+from tidegate.planning.allocator.replica_times import ReplicaTimes
 from tidegate.planning.allocator.signals import (
     InferenceMetrics,
     MetricsScrape,
@@ -36,6 +40,7 @@ from tidegate.planning.inference.serving_status import Verdict
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")
 POLICY = ForecastPolicy()
+LEAD = timedelta(minutes=5)
 DAY = 288
 """Blocks of five minutes."""
 STEP = timedelta(seconds=30)
@@ -63,7 +68,8 @@ class Ticks:
         signals, self.estimates = estimate_signals(
             self.estimates, MetricsScrape("gateways", metrics, STEP, **scrape), self.now
         )
-        found = self.forecaster.forecast_demand(self.policy, frozenset({CTR}), signals, self.now)
+        lead = parse_duration(self.policy.horizon)
+        found = self.forecaster.forecast_demand(self.policy, {CTR: lead}, signals, self.now)
         self.now += STEP
         return found
 
@@ -92,6 +98,20 @@ def test_a_longer_horizon_expects_it_sooner() -> None:
         assert ticks.read(100.0).peaks[CTR] == pytest.approx(expected), horizon
 
 
+def test_a_model_that_loads_for_longer_than_the_others_expects_the_same_rise_sooner() -> None:
+    afternoon = datetime(2026, 1, 15, 17, 40, tzinfo=UTC)
+    forecaster = PoolForecaster(POLICY)
+    forecaster.add_history(a_history(daily(15)[: -6 * 12 - 4], afternoon, CTR, CVR))
+    leads = {CTR: timedelta(minutes=20, seconds=30), CVR: timedelta(seconds=62)}
+    for _ in leads:
+        found = forecaster.forecast_demand(POLICY, leads, Signals(problem=""), afternoon)
+    assert found.peaks == {CTR: pytest.approx(500.0), CVR: pytest.approx(100.0)}
+    # Its load time has grown since: the model of the other one is fitted again, without waiting for six hours.
+    leads[CVR] = leads[CTR]
+    found = forecaster.forecast_demand(POLICY, leads, Signals(problem=""), afternoon)
+    assert found.peaks == {CTR: pytest.approx(500.0), CVR: pytest.approx(500.0)}
+
+
 def test_a_policy_that_changes_is_followed_and_the_history_stays() -> None:
     afternoon = datetime(2026, 1, 15, 17, 10, tzinfo=UTC)
     ticks = Ticks(afternoon)
@@ -99,6 +119,42 @@ def test_a_policy_that_changes_is_followed_and_the_history_stays() -> None:
     assert ticks.read(100.0).peaks[CTR] == pytest.approx(100.0)
     ticks.policy = ForecastPolicy(horizon="1h")
     assert ticks.read(100.0).peaks[CTR] == pytest.approx(500.0)
+
+
+@pytest.mark.parametrize(("zone", "expected"), [("Europe/Berlin", 500.0), ("UTC", 100.0)])
+def test_the_rise_of_an_evening_is_expected_at_its_hour_after_clocks_are_changed(
+    zone: str, expected: float
+) -> None:
+    """In Berlin the rate rises at 18:00 each day: at 17:00 in UTC until March 28, and at 16:00 from then on."""
+    now, berlin = datetime(2026, 3, 29, 15, 56, tzinfo=UTC), ZoneInfo("Europe/Berlin")
+    begin = datetime(2026, 3, 15, tzinfo=UTC)
+    times = [begin + number * timedelta(minutes=5) for number in range((now - begin) // timedelta(minutes=5))]
+    rates = [500.0 if 18 <= time.astimezone(berlin).hour < 20 else 100.0 for time in times]
+    policy = ForecastPolicy(time_zone=zone)
+    forecaster = PoolForecaster(policy)
+    forecaster.add_history(RateHistory(begin, {CTR: rates}))
+    found = forecaster.forecast_demand(policy, {CTR: LEAD}, Signals(problem=""), now)
+    assert found.peaks == {CTR: pytest.approx(expected)}
+    # A policy that changes is followed at once.
+    found = forecaster.forecast_demand(
+        ForecastPolicy(time_zone="Europe/Berlin"), {CTR: LEAD}, Signals(problem=""), now
+    )
+    assert found.peaks == {CTR: pytest.approx(500.0)}
+
+
+def test_a_time_zone_that_does_not_exist_is_named_and_forecasts_nothing() -> None:
+    wrong = ForecastPolicy(time_zone="Mars/Olympus")
+    forecaster = PoolForecaster(wrong)
+    forecaster.add_history(a_history([100.0] * DAY, NOW))
+    found = forecaster.forecast_demand(wrong, {CTR: LEAD}, Signals(problem=""), NOW)
+    problem = "spec.policy.forecast.timeZone 'Mars/Olympus': there is no such time zone: give a name like Europe/Berlin"
+    assert found == DemandForecasts(policy_problem=problem)
+    assert judge(found, "ctr") == Verdict(
+        False, Reason.FORECAST_INVALID, f"{problem}; until it is corrected the present rates count"
+    )
+    # The history is kept meanwhile.
+    found = forecaster.forecast_demand(POLICY, {CTR: LEAD}, Signals(problem=""), NOW)
+    assert found == DemandForecasts({CTR: pytest.approx(100.0)})
 
 
 def test_less_than_a_day_of_history_is_too_short_and_a_day_is_not() -> None:
@@ -182,23 +238,23 @@ def test_few_are_fitted_in_a_tick_and_all_after_thirty_two() -> None:
     keys = [ObjectKey("ads", f"m{number:03}") for number in range(70)]
     forecaster = PoolForecaster(POLICY)
     forecaster.add_history(a_history([100.0] * DAY, NOW, *keys))
-    now, counts = NOW, []
+    now, counts, leads = NOW, [], dict.fromkeys(keys, LEAD)
     for _ in range(32):
-        found = forecaster.forecast_demand(POLICY, frozenset(keys), Signals(problem=""), now)
+        found = forecaster.forecast_demand(POLICY, leads, Signals(problem=""), now)
         counts.append(len(found.peaks))
         now += STEP
     assert counts[:3] == [3, 6, 9]
     assert counts[-1] == 70
     # They are fitted again after six hours, a few in a tick, and none is without a forecast meanwhile.
-    found = forecaster.forecast_demand(POLICY, frozenset(keys), Signals(problem=""), now + timedelta(hours=6))
+    found = forecaster.forecast_demand(POLICY, leads, Signals(problem=""), now + timedelta(hours=6))
     assert len(found.peaks) == 70
 
 
 def test_an_inference_that_leaves_is_forgotten() -> None:
     forecaster = PoolForecaster(POLICY)
     forecaster.add_history(a_history([100.0] * DAY, NOW, CTR, CVR))
-    assert forecaster.forecast_demand(POLICY, frozenset({CTR}), Signals(), NOW).peaks.keys() == {CTR}
-    assert forecaster.forecast_demand(POLICY, frozenset({CTR, CVR}), Signals(), NOW).short == {CVR}
+    assert forecaster.forecast_demand(POLICY, {CTR: LEAD}, Signals(), NOW).peaks.keys() == {CTR}
+    assert forecaster.forecast_demand(POLICY, {CTR: LEAD, CVR: LEAD}, Signals(), NOW).short == {CVR}
 
 
 CAPACITY = {"requestsPerSecond": "100"}
@@ -231,9 +287,21 @@ def test_only_realtime_inferences_with_a_range_are_forecast() -> None:
     for member in (near, fixed):
         seen = observed(member, policy=FORECAST, signals=signals(ctr=250.0), forecasts={CTR: 400.0})
         assert model_of(seen).load == DemandInput((250.0,))
-        assert seen.forecast_keys == frozenset()
-    assert observed(a_member(), policy=FORECAST).forecast_keys == {CTR}
-    assert observed(a_member()).forecast_keys == frozenset()
+        assert seen.forecast_leads == {}
+    assert observed(a_member(), policy=FORECAST).forecast_leads == {CTR: LEAD}
+    assert observed(a_member()).forecast_leads == {}
+
+
+@pytest.mark.parametrize(
+    ("load_s", "lead_s"), [(None, 300), (0.0, 30), (20.0, 50), (91.5, 122), (1200.0, 1230), (3595.0, 3600)]
+)
+def test_a_forecast_looks_as_far_ahead_as_a_replica_takes_to_serve(load_s: float | None, lead_s: int) -> None:
+    """Until the next decision, half a minute later, and the load time; or, where none is measured, for the horizon."""
+    member = replace(a_member(capacity=CAPACITY), times=ReplicaTimes(load_s=load_s))
+    seen = observed(member, policy=FORECAST, signals=signals(ctr=250.0), forecasts={CTR: 400.0})
+    assert seen.forecast_leads == {CTR: timedelta(seconds=lead_s)}
+    within = {300: "5m", 1230: "1230s", 3600: "1h"}.get(lead_s, f"{lead_s}s")
+    assert model_of(seen).load == DemandInput((400.0,), expectation=f"expected within {within}")
 
 
 def test_an_inference_without_signals_keeps_its_replicas_whatever_is_expected() -> None:
@@ -324,10 +392,10 @@ def test_a_rate_beyond_all_measure_is_not_expected() -> None:
     st.sampled_from(["10s", "5m", "1h"]),
 )
 def test_whatever_the_history_is_a_forecast_is_a_rate(rates: list[float], horizon: str) -> None:
-    policy = ForecastPolicy(horizon=horizon)
-    forecaster = PoolForecaster(policy)
+    forecaster = PoolForecaster(POLICY)
     forecaster.add_history(a_history([*[100.0] * DAY, *rates], NOW))
-    peak = forecaster.forecast_demand(policy, frozenset({CTR}), Signals(problem=""), NOW).peaks[CTR]
+    leads = {CTR: parse_duration(horizon)}
+    peak = forecaster.forecast_demand(POLICY, leads, Signals(problem=""), NOW).peaks[CTR]
     assert 0 <= peak <= 1e9
 
 
@@ -337,8 +405,6 @@ def test_the_same_signals_twice_are_added_once() -> None:
     forecaster.add_history(a_history([100.0] * DAY, NOW))
     first = Signals({CTR: Signal(5000.0, NOW)}, "", STEP)
     for later in range(3):
-        forecaster.forecast_demand(POLICY, frozenset({CTR}), first, NOW + later * STEP)
-    found = forecaster.forecast_demand(
-        POLICY, frozenset({CTR}), Signals(problem=""), NOW + timedelta(minutes=10)
-    )
+        forecaster.forecast_demand(POLICY, {CTR: LEAD}, first, NOW + later * STEP)
+    found = forecaster.forecast_demand(POLICY, {CTR: LEAD}, Signals(problem=""), NOW + timedelta(minutes=10))
     assert found.peaks[CTR] == pytest.approx(100.0)

@@ -76,7 +76,9 @@ def test_an_event_is_near_from_five_minutes_before_it_until_its_end(now: datetim
         ({}, (None, 20.0), 5 * MINUTE),
         ({}, (None, 20.0, 600.0), 10 * MINUTE),
         ({"forecast": {"horizon": "30m"}}, (600.0,), 30 * MINUTE),
-        ({"forecast": {"horizon": "1m"}}, (600.0,), MINUTE),
+        ({"forecast": {"horizon": "1m"}}, (), MINUTE),
+        ({"forecast": {"horizon": "1m"}}, (None, 600.0), 10 * MINUTE),
+        ({"forecast": {"horizon": "1m"}}, (7200.0,), 60 * MINUTE),
     ],
 )
 def test_the_horizon_or_the_longest_load_time_is_how_early(

@@ -111,6 +111,10 @@ def test_duration_that_is_none_is_a_usage_error(trace: Path) -> None:
         (("capacity: {requestsPerSecond", "# {"), "inference ads/ctr: has no spec.capacity; measure it with"),
         (("pool: cpu-a}\n  scaling", "pool: other}\n  scaling"), "trace: has no column"),
         (("kind: ComputePool", "kind: ComputePools"), "is not in tidegate.io/v1alpha1; use ComputePool"),
+        (
+            ("tiers: {offline", "policy: {forecast: {timeZone: Mars/Olympus}}\n  tiers: {offline"),
+            "ComputePool cpu-a: spec.policy.forecast.timeZone 'Mars/Olympus': there is no such time zone",
+        ),
         (('value: {perRequest: "2"}', 'value: {perRequest: "0"}'), "spec.value.perRequest"),
     ],
 )

@@ -80,7 +80,7 @@ class AllocationForecasts:
         if policy is None:
             self.forget_pool(pool)
             return None
-        keys = observed.forecast_keys
+        keys = frozenset(observed.forecast_leads)
         state = self._states.setdefault(pool, _PoolState())
         histories = self._take_history(state, keys)
         self._request_history(pool, state, keys)
@@ -124,4 +124,4 @@ def _forecast_demand(
         forecaster = state.forecaster = module.PoolForecaster(policy)
     for history in histories:
         forecaster.add_history(history)
-    return forecaster.forecast_demand(policy, observed.forecast_keys, observed.signals, observed.now)
+    return forecaster.forecast_demand(policy, observed.forecast_leads, observed.signals, observed.now)

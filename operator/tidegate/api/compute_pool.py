@@ -284,8 +284,9 @@ class ForecastPolicy(ApiModel):
     horizon: Annotated[
         Annotated[DurationText, duration_between("10s", "1h")],
         Field(
-            description="How far ahead the demand is forecast, from 10s to 1h: replicas start that early. It should cover the "
-            "time in which a replica starts and loads its model."
+            description="How far ahead the demand for an Inference is forecast while no load time of its replicas in the pool is "
+            "measured, from 10s to 1h: replicas start that early. Once it is measured, they start earlier than they are needed by "
+            "the load time and policy.interval."
         ),
     ] = "5m"
     quantile: Annotated[
@@ -300,6 +301,15 @@ class ForecastPolicy(ApiModel):
             "decimal in quotes. A higher quantile keeps more replicas in reserve for demand that is hard to forecast."
         ),
     ] = "0.9"
+    time_zone: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=64,
+            description="Time zone of the people who use the models, like Europe/Berlin: earlier days and weeks are compared by "
+            "its hours, also when its clocks are changed.",
+        ),
+    ] = "UTC"
 
 
 class SharedSpareLimits(ApiModel):

@@ -151,6 +151,7 @@ class Reason(StrEnum):
     DEMAND_FORECAST = "DemandForecast"
     FORECASTS_PENDING = "ForecastsPending"
     HISTORY_TOO_SHORT = "HistoryTooShort"
+    FORECAST_INVALID = "ForecastInvalid"
     EVENTS_PLANNED = "EventsPlanned"
     EVENT_INVALID = "EventInvalid"
     EVENT_BASELINE_UNKNOWN = "EventBaselineUnknown"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, floor, inf, isfinite, nan
 from typing import Final, Generic, TypeVar
 
-from tidegate.forecast.blocks import BLOCK_S, HISTORY_S
+from tidegate.forecast.blocks import BLOCK_S, DAY_S, HISTORY_S
+from tidegate.forecast.local_clock import LocalClock, Offsets
 from tidegate.forecast.seasonal import (
-    DAY_S,
     ForecastModel,
     ForecastSettings,
     fit_forecast,
@@ -41,20 +41,19 @@ class _RateHistory:
 class ForecastBook(Generic[KeyT]):
     """Rates by key; times are seconds, and go on."""
 
-    def __init__(self, quantile: float, leads: int = 4) -> None:
-        """Forecast `quantile`, at most `leads` blocks ahead. Raises InvalidInputError."""
-        self._settings = ForecastSettings(BLOCK_S, leads, quantile)
+    def __init__(self, quantile: float, clock: LocalClock = LocalClock()) -> None:  # noqa: B008  it is frozen
+        """Forecast `quantile`, with the days and weeks of `clock`, whose intervals are the blocks. Raises InvalidInputError."""
+        self._quantile, self._clock = _check_quantile(quantile), clock
         self._histories: dict[KeyT, _RateHistory] = {}
 
-    def change_settings(self, quantile: float, leads: int) -> None:
-        """Forecast another quantile, or further ahead; each model is in use until it is fitted again.
+    def change_settings(self, quantile: float, clock: LocalClock) -> None:
+        """Forecast another quantile, or by another clock; each model is in use until it is fitted again.
 
         Raises InvalidInputError.
         """
-        settings = ForecastSettings(BLOCK_S, leads, quantile)
-        if settings == self._settings:
+        if (quantile, clock) == (self._quantile, self._clock):
             return
-        self._settings = settings
+        self._quantile, self._clock = _check_quantile(quantile), clock
         for history in self._histories.values():
             history.fitted_s = -inf
 
@@ -85,20 +84,22 @@ class ForecastBook(Generic[KeyT]):
     def forecast_peak(self, key: KeyT, now_s: float, ahead_s: float, *, may_fit: bool = True) -> float | None:
         """Return the highest quantile of the blocks from now to `ahead_s` later; None if the history is too short.
 
-        Without `may_fit` the last model is used however old it is: fitting takes some 30 ms.
+        Without `may_fit` the last model is used however old it is, and as far ahead as it was fitted: fitting takes some 30 ms.
         """
         history = self._histories.get(key)
         if history is None:
             return None
         block = floor(now_s / BLOCK_S)
         self._end_blocks(history, block)
-        if may_fit and now_s - history.fitted_s >= _FIT_AGAIN_S:
-            history.model = fit_forecast(history.ended, self._settings)
+        if may_fit and _is_due(history, now_s, ahead_s):
+            settings = ForecastSettings(BLOCK_S, _count_leads(ahead_s), self._quantile)
+            history.model = fit_forecast(history.ended, settings, self._read_offsets(history, 0))
             history.fitted_s, history.forecast = now_s, None
         if history.model is None:
             return None
         if history.forecast is None:
-            history.forecast = forecast_rates(history.ended, history.model)
+            offsets = self._read_offsets(history, len(history.model.factors))
+            history.forecast = forecast_rates(history.ended, history.model, offsets)
         leads = ceil((now_s + ahead_s) / BLOCK_S) - block
         return max(history.forecast[: max(leads, 1)], default=None)
 
@@ -110,12 +111,15 @@ class ForecastBook(Generic[KeyT]):
         self._end_blocks(history, floor(now_s / BLOCK_S))
         return history.measured_blocks * BLOCK_S
 
-    def list_due(self, keys: Iterable[KeyT], now_s: float) -> tuple[KeyT, ...]:
-        """Return those of the keys that have a history and should be fitted again, the longest ago first."""
+    def list_due(self, ahead_s: Mapping[KeyT, float], now_s: float) -> tuple[KeyT, ...]:
+        """Return those of the keys that have a history and should be fitted again, the longest ago first.
+
+        `ahead_s` has how far ahead each is to be forecast.
+        """
         due = [
             (history.fitted_s, key)
-            for key in keys
-            if (history := self._histories.get(key)) is not None and now_s - history.fitted_s >= _FIT_AGAIN_S
+            for key, seconds in ahead_s.items()
+            if (history := self._histories.get(key)) is not None and _is_due(history, now_s, seconds)
         ]
         return tuple(key for _, key in sorted(due, key=lambda pair: pair[0]))
 
@@ -123,6 +127,10 @@ class ForecastBook(Generic[KeyT]):
         """Forget all other keys."""
         for key in self._histories.keys() - keys:
             del self._histories[key]
+
+    def _read_offsets(self, history: _RateHistory, leads: int) -> Offsets | None:
+        """Return the offsets of the ended blocks and of `leads` blocks after them."""
+        return self._clock.read_offsets(history.block - len(history.ended), history.block + leads)
 
     @staticmethod
     def _end_blocks(history: _RateHistory, block: int) -> None:
@@ -134,6 +142,21 @@ class ForecastBook(Generic[KeyT]):
         history.measured_blocks -= _count_rates(history.ended[:-_MAX_BLOCKS])
         del history.ended[:-_MAX_BLOCKS]
         history.block, history.highest, history.forecast = block, nan, None
+
+
+def _check_quantile(quantile: float) -> float:
+    return ForecastSettings(BLOCK_S, 1, quantile).quantile
+
+
+def _count_leads(ahead_s: float) -> int:
+    """Return the blocks that a time from any moment of a block on reaches into."""
+    return ceil(ahead_s / BLOCK_S) + 1
+
+
+def _is_due(history: _RateHistory, now_s: float, ahead_s: float) -> bool:
+    """Return whether a model is old, or does not reach as far ahead as it should."""
+    reach = inf if history.model is None else len(history.model.factors)
+    return now_s - history.fitted_s >= _FIT_AGAIN_S or reach < _count_leads(ahead_s)
 
 
 def _count_rates(rates: Iterable[float]) -> int:

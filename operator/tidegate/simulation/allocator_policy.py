@@ -28,12 +28,13 @@ from tidegate.allocation.snapshot import (
 )
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
-from tidegate.forecast.blocks import BLOCK_S
 from tidegate.forecast.book import ForecastBook
+from tidegate.forecast.local_clock import LocalClock
 from tidegate.planning.allocator.event_baselines import BASELINE_MEMORY, EventBaselines
 from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand
 from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.peaks import MIN_PEAK_WINDOW
+from tidegate.planning.allocator.replica_times import compute_lead
 from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS, protect_in_event
 from tidegate.planning.allocator.spare_limits import count_kept_slices
 from tidegate.simulation.engine import PolicyView
@@ -168,7 +169,7 @@ class AllocatorPolicy:
     ) -> ModelInput:
         load, bounds = DemandInput((rate,)), ReplicaBounds(model.floor, model.ceiling)
         if event is not None:
-            load = raise_to_expected(load, None, None, event)
+            load = raise_to_expected(load, None, event)
             bounds = protect_in_event(bounds, view.replicas[model.key].current, event)
         placement = PlacementInput(
             self._scenario.pool.name,
@@ -209,9 +210,8 @@ class AllocatorPolicy:
         rate = max(self._recent[model.key])
         if self._forecasts is None or not model.tier.traits.has_slo:
             return rate
-        # A replica that starts at the next decision serves after its load time.
-        ahead_s = model.load_s + self._scenario.interval_s
-        return max(rate, self._forecasts.forecast_peak(model.key, now_s, ahead_s) or 0.0)
+        lead = compute_lead(model.load_s, timedelta(seconds=self._scenario.interval_s))
+        return max(rate, self._forecasts.forecast_peak(model.key, now_s, lead.total_seconds()) or 0.0)
 
 
 def _limit_spares(pool: PoolInput, models: Sequence[ModelInput]) -> int:
@@ -225,8 +225,7 @@ def _limit_spares(pool: PoolInput, models: Sequence[ModelInput]) -> int:
 
 
 def _read_history(scenario: Scenario, quantile: float) -> ForecastBook[str]:
-    longest_s = max((model.load_s for model in scenario.models), default=0.0) + scenario.interval_s
-    book = ForecastBook[str](quantile, leads=ceil(longest_s / BLOCK_S) + 1)
+    book = ForecastBook[str](quantile, LocalClock(scenario.zone, begin_s=scenario.begin.timestamp()))
     for key, rates in scenario.history.items():
         for number, rate in enumerate(rates):
             book.add_rate(key, (number - len(rates)) * scenario.interval_s, rate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from tidegate.allocation.errors import MAX_AMOUNT, InvalidInputError
 from tidegate.allocation.shared_spares import SpareRules
@@ -16,6 +16,7 @@ from tidegate.api.what_if import DayWhatIf
 from tidegate.errors import PermanentError
 from tidegate.planning.allocator.event_calendar import read_calendar
 from tidegate.planning.allocator.node_losses import is_strict, price_node_loss
+from tidegate.planning.allocator.schedules import UnknownTimeZoneError, load_time_zone
 from tidegate.resources.names import (
     RECORDED_DRAIN_ANNOTATION,
     RECORDED_LOAD_ANNOTATION,
@@ -81,6 +82,7 @@ def make_scenario(
         dwell_s=parse_duration(pool.spec.policy.dwell).total_seconds(),
         history={key: values[: total - simulated] for key, values in rates.items()},
         begin=begin,
+        zone=_read_zone(pool),
         calendar=calendar,
         outages=place_outages(options.changes.lost_nodes, pool_input.nodes),
         spare_rules=_read_spare_rules(pool, pool_input) if _shares_spares(pool) else None,
@@ -89,6 +91,16 @@ def make_scenario(
 
 def _shares_spares(pool: ComputePool) -> bool:
     return pool.spec.policy.node_loss.mode is NodeLossMode.SHARED
+
+
+def _read_zone(pool: ComputePool) -> tzinfo:
+    """Return the time zone of the pool's forecasts. Raises PermanentError."""
+    forecast = pool.spec.policy.forecast
+    try:
+        return UTC if forecast is None else load_time_zone(forecast.time_zone)
+    except UnknownTimeZoneError as error:
+        message = f"ComputePool {pool.key}: spec.policy.forecast.{error}"
+        raise PermanentError(message) from error
 
 
 def _read_spare_rules(pool: ComputePool, pool_input: PoolInput) -> SpareRules:

@@ -10,6 +10,7 @@ from typing import Final
 
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
+from tidegate.forecast.local_clock import LocalClock
 from tidegate.forecast.seasonal import ForecastSettings, fit_forecast, forecast_rates
 from tidegate.planning.allocator.signals import MAX_RATE_PER_S
 from tidegate.simulation.allocator_policy import Solve
@@ -108,10 +109,11 @@ def plan_next_hours(
     )
     options = DayOptions(last=count * STEP, interval=STEP)
     scenario = make_scenario(replace(day, trace=longer), options, lambda _: None)
+    clock = LocalClock(scenario.zone, step_s, scenario.begin.timestamp())
     forecast: set[str] = set()
     for number, (name, rates) in enumerate(histories.items()):
         report_step("forecasting", number / len(histories))
-        band = _forecast_band(rates, count, quantile)
+        band = _forecast_band(rates, count, quantile, clock)
         if band is not None:
             forecast.add(name)
             bands[name] = band
@@ -147,15 +149,19 @@ def _join_history(rates: Sequence[float | None], recent: Sequence[float]) -> Seq
     return [*filled[: max(len(filled) - len(recent), 0)], *recent]
 
 
-def _forecast_band(rates: Sequence[float | None], count: int, quantile: float) -> DemandBand | None:
-    """Return the band of the next steps; None if the history is too short."""
+def _forecast_band(
+    rates: Sequence[float | None], count: int, quantile: float, clock: LocalClock
+) -> DemandBand | None:
+    """Return the band of the next steps, the first of which is number 0 of the clock; None if the history is too short."""
     history = [nan if rate is None else rate for rate in rates]
+    offsets = clock.read_offsets(-len(history), count)
     courses: list[Sequence[float]] = []
     for share in (0.5, quantile):
-        model = fit_forecast(history, ForecastSettings(STEP.total_seconds(), count, share))
+        model = fit_forecast(history, ForecastSettings(STEP.total_seconds(), count, share), offsets)
         if model is None:
             return None
-        courses.append([min(max(rate, 0.0), MAX_RATE_PER_S) for rate in forecast_rates(history, model)])
+        expected = forecast_rates(history, model, offsets)
+        courses.append([min(max(rate, 0.0), MAX_RATE_PER_S) for rate in expected])
     median, upper = courses
     # The two are fitted apart, and may cross where the demand hardly varies.
     return DemandBand(median, [max(pair) for pair in zip(median, upper, strict=True)])

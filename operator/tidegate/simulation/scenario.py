@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import cached_property
 
 from tidegate.allocation.curves import CapacityCurve, linear_curve
@@ -89,7 +89,7 @@ class Scenario:
 
     `demand` has the rate of each model in each interval of `interval_s` seconds, in requests per second (offline: slices that
     the remaining work can use). `history` has rates of the intervals before, which policies may look at. The demand begins at
-    `begin`, and `calendar` has the events that the allocator plans for. `outages` are the nodes that are lost, in the order of
+    `begin` and repeats by the hours of `zone`, and `calendar` has the events that the allocator plans for. `outages` are the nodes that are lost, in the order of
     their start. With `spare_rules`, real-time Inferences share spares, which get the share of the decided
     replicas that do not serve; with `spares_take_overflow`, as gateways do, also what these have no capacity for.
     """
@@ -101,6 +101,7 @@ class Scenario:
     dwell_s: float = 300.0
     history: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
     begin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    zone: tzinfo = UTC
     calendar: EventCalendar = field(default_factory=EventCalendar)
     outages: Sequence[NodeOutage] = ()
     spare_rules: SpareRules | None = None

@@ -215,6 +215,12 @@ MESSAGES: Final = {
         "Wait for the end of the event, or set a floor with tidegate override. With controllers.prometheusUrl in the chart's "
         "values, controllers that start during an event read the demand before it.",
     ),
+    Reason.FORECAST_INVALID: CatalogueMessage(
+        "TG4114",
+        MessageLevel.ERROR,
+        "The time zone of spec.policy.forecast does not exist. Nothing is forecast: the allocator plans for the present rates.",
+        "Correct the field that the message names.",
+    ),
     # ComputeOverrides
     Reason.OVERRIDDEN: CatalogueMessage(
         "TG4201",

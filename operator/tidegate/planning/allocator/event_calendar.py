@@ -12,6 +12,7 @@ from tidegate.api.conditions import format_timestamp
 from tidegate.api.demand_events import DemandEvent
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.replica_times import MAX_LEAD
 from tidegate.planning.allocator.schedules import CronSchedule, UnreadableScheduleError
 from tidegate.planning.allocator.signals import MAX_RATE_PER_S
 
@@ -143,10 +144,9 @@ def read_calendar(
     problems = dict(_find_problems(policy.events, now))
     readable = tuple(event for index, event in enumerate(policy.events) if index not in problems)
     calendar = EventCalendar(readable, problems=tuple(problems.values()))
-    if policy.forecast is not None:
-        return replace(calendar, lead=parse_duration(policy.forecast.horizon))
-    measured = [timedelta(seconds=seconds) for seconds in load_times_s if seconds is not None]
-    calendar = replace(calendar, lead=max([_DEFAULT_LEAD, *measured]))
+    planned = _DEFAULT_LEAD if policy.forecast is None else parse_duration(policy.forecast.horizon)
+    measured = [min(timedelta(seconds=seconds), MAX_LEAD) for seconds in load_times_s if seconds is not None]
+    calendar = replace(calendar, lead=max([planned, *measured]))
     longer = replace(calendar, lead=max(calendar.lead, last_lead))
     return longer if longer.find_near(now) else calendar
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tidegate.allocation.snapshot import DemandInput
-from tidegate.api.compute_pool import ForecastPolicy
+from tidegate.api.durations import format_duration
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.event_calendar import EventDemand
 
@@ -26,26 +26,36 @@ class RateHistory:
 
 @dataclass(frozen=True, slots=True)
 class DemandForecasts:
-    """The forecasts of one tick: the highest rate within the horizon, by Inference, in requests per second.
+    """The forecasts of one tick: the highest rate within the lead of each Inference, in requests per second.
 
     `short`: Inferences with less than a day of history. `is_pending`: whether earlier rates are still being read.
-    `history_problem`: why they could not be read, or empty.
+    `history_problem`: why they could not be read, or empty. `policy_problem`: why nothing is forecast, or empty.
     """
 
     peaks: Mapping[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
     short: frozenset[ObjectKey] = frozenset()
     is_pending: bool = False
     history_problem: str = ""
+    policy_problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastPeak:
+    """The highest rate that is expected within a time from now, in requests per second."""
+
+    per_s: float
+    within: timedelta
 
 
 def raise_to_expected(
-    load: DemandInput, policy: ForecastPolicy | None, peak: float | None, event: EventDemand | None
+    load: DemandInput, forecast: ForecastPeak | None, event: EventDemand | None
 ) -> DemandInput:
-    """Return the present demand, or the forecast `peak` or the demand of an event where one of them exceeds it."""
+    """Return the present demand, or that of a forecast or of an event where it exceeds it."""
     present = max(load.rates)
-    forecast = peak if policy is not None and peak is not None else 0.0
-    if event is not None and event.rate_per_s > max(present, forecast):
+    expected = present if forecast is None else max(present, forecast.per_s)
+    if event is not None and event.rate_per_s > expected:
         return DemandInput((event.rate_per_s,) * len(load.rates), expectation=event.expectation_text)
-    if policy is not None and forecast > present:
-        return DemandInput((forecast,) * len(load.rates), expectation=f"expected within {policy.horizon}")
+    if forecast is not None and expected > present:
+        expectation = f"expected within {format_duration(forecast.within)}"
+        return DemandInput((expected,) * len(load.rates), expectation=expectation)
     return load

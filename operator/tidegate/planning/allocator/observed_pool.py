@@ -16,7 +16,7 @@ from tidegate.planning.allocator.event_calendar import EventCalendar, EventDeman
 from tidegate.planning.allocator.freeze import Freeze
 from tidegate.planning.allocator.move_budget import find_current_decision
 from tidegate.planning.allocator.other_pools import OtherPool
-from tidegate.planning.allocator.replica_times import ReplicaTimes
+from tidegate.planning.allocator.replica_times import ReplicaTimes, compute_lead
 from tidegate.planning.allocator.signals import Signals
 from tidegate.planning.allocator.spare_plan import LiveSpare, PoolSparePlan
 from tidegate.planning.allocator.value_mix import ValueMix
@@ -166,7 +166,7 @@ class AllocationObserved:
     )
     """How far capacity in production is from the measured one, for Inferences where that is known."""
     forecasts: Mapping[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
-    """The highest rates that are expected within spec.policy.forecast.horizon, in requests per second, where forecast."""
+    """The highest rates that are expected within the lead of each Inference, in requests per second, where forecast."""
     calendar: EventCalendar = field(default_factory=EventCalendar)
     event_demands: Mapping[ObjectKey, EventDemand] = field(default_factory=dict[ObjectKey, EventDemand])
     """The demand that spec.policy.events add, of the Inferences with an event that is near or running."""
@@ -229,9 +229,23 @@ class AllocationObserved:
         return {member.key: dwell for member in self.members if member.inference.spec.tier.traits.has_slo}
 
     @property
-    def forecast_keys(self) -> frozenset[ObjectKey]:
-        """Return the Inferences whose demand is to be forecast."""
-        return frozenset() if self.pool.spec.policy.forecast is None else self.expectable_keys
+    def forecast_leads(self) -> Mapping[ObjectKey, timedelta]:
+        """Return the Inferences whose demand is to be forecast, and how far ahead."""
+        leads = ((member, self.find_lead(member)) for member in self.members)
+        return {member.key: lead for member, lead in leads if lead is not None}
+
+    def find_lead(self, member: PoolMember) -> timedelta | None:
+        """Return how far ahead the demand for a member is forecast; None if it is not.
+
+        That is until a replica that starts at the next decision serves, and where no load time is measured
+        spec.policy.forecast.horizon.
+        """
+        policy = self.pool.spec.policy
+        if policy.forecast is None or not member.can_be_forecast:
+            return None
+        if member.times.load_s is None:
+            return parse_duration(policy.forecast.horizon)
+        return compute_lead(member.times.load_s, parse_duration(policy.interval))
 
     @property
     def expectable_keys(self) -> frozenset[ObjectKey]:

@@ -42,7 +42,7 @@ def summarise_allocation(
         newest,
         _judge_allocation(observed, assignment, excluded),
         _judge_signals(observed),
-        _judge_forecasts(observed.forecast_keys, forecasts),
+        _judge_forecasts(frozenset(observed.forecast_leads), forecasts),
         _judge_events(observed),
     )
 
@@ -102,6 +102,9 @@ def _judge_forecasts(keys: frozenset[ObjectKey], forecasts: DemandForecasts | No
     """Return the condition Forecasting; None without an Inference to forecast."""
     if not keys or forecasts is None:
         return None
+    if forecasts.policy_problem:
+        message = f"{forecasts.policy_problem}; until it is corrected the present rates count"
+        return Verdict(False, Reason.FORECAST_INVALID, message)
     unforecast = keys - forecasts.peaks.keys()
     if unforecast and (forecasts.is_pending or unforecast - forecasts.short):
         message = (

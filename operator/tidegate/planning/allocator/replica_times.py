@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from math import ceil
 from statistics import median
+from typing import Final
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.meta import ObjectKey
+
+MAX_LEAD: Final = timedelta(hours=1)
+"""How far ahead demand counts at most; spec.policy.forecast.horizon has the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +58,8 @@ def measure_times(
         key: ReplicaTimes(medians.get(key), median(drains[key]) if key in drains else None)
         for key in sorted(medians.keys() | drains.keys())
     }
+
+
+def compute_lead(load_s: float, interval: timedelta) -> timedelta:
+    """Return how far ahead the demand for an Inference counts, in whole seconds: until a replica of the next decision serves."""
+    return min(timedelta(seconds=ceil(load_s)) + interval, MAX_LEAD)

@@ -17,7 +17,7 @@ from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.nearline import NearlineSpec
 from tidegate.planning.allocator.event_calendar import EventDemand
-from tidegate.planning.allocator.forecasts import raise_to_expected
+from tidegate.planning.allocator.forecasts import ForecastPeak, raise_to_expected
 from tidegate.planning.allocator.move_budget import compute_move_budget
 from tidegate.planning.allocator.node_losses import is_strict, list_ready_by_node, price_node_loss
 from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
@@ -29,7 +29,7 @@ from tidegate.planning.batch.remaining_shards import compute_urgency, count_rema
 from tidegate.planning.pools.overrides import bound_replicas, select_for_target
 
 HORIZON_STEPS: Final = (HorizonStep(600.0),)
-"""One step of ten minutes, with the present rate or the highest that is expected within the pool's horizon."""
+"""One step of ten minutes, with the present rate or the highest that is expected within the lead of the Inference."""
 _UNKNOWN: Final = linear_curve(1.0)
 """The curve of an Inference of unknown capacity: it keeps its replicas, whatever the curve."""
 _POLLING_SHARE: Final = 0.05
@@ -128,8 +128,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
     curve, load = _estimate_demand(member, signal, observed.now)
     event = observed.event_demands.get(member.key) if member.can_be_forecast else None
     if load is not None and member.can_be_forecast:
-        policy = observed.pool.spec.policy.forecast
-        load = raise_to_expected(load, policy, observed.forecasts.get(member.key), event)
+        load = raise_to_expected(load, _find_forecast(observed, member), event)
     if load is not None and member.other_pools and member.inference.spec.tier.traits.counts_requests:
         load = reduce_demand(load, member.assigned_replicas, curve.rate_at(1), member.other_pools)
     if (correction := observed.corrections.get(member.key)) is not None:
@@ -172,6 +171,11 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
         keeps_node_spare=is_strict(observed.pool, member.inference),
         has_shared_spare=str(member.key) in observed.spare_plan.covered,
     )
+
+
+def _find_forecast(observed: AllocationObserved, member: PoolMember) -> ForecastPeak | None:
+    lead, peak = observed.find_lead(member), observed.forecasts.get(member.key)
+    return None if lead is None or peak is None else ForecastPeak(peak, lead)
 
 
 def _find_price(observed: AllocationObserved) -> float:
