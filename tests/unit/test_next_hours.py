@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -67,6 +68,24 @@ def test_slices_follow_the_demand_that_is_forecast() -> None:
         assert median <= upper < 1.3 * actual
     assert max(ctr.slices) >= math.ceil(max(ctr.median) / 100)
     assert [sum(row) for row in zip(*map(report.count_slices, Tier), strict=True)] == [12] * 16
+
+
+@pytest.mark.parametrize(("zone", "follows"), [("Europe/Berlin", True), ("UTC", False)])
+def test_the_next_hours_follow_the_hours_of_the_pool_after_clocks_are_changed(
+    zone: str, follows: bool
+) -> None:
+    """In Berlin it is 18:00, and the demand is 500/s until 20:00, as on each day."""
+    now, berlin, count = datetime(2026, 3, 29, 16, tzinfo=UTC), ZoneInfo("Europe/Berlin"), 14 * 96
+
+    def rate(number: int) -> float:
+        return 500.0 if (now + number * STEP).astimezone(berlin).hour in {18, 19} else 100.0
+
+    times = tuple((now + number * STEP).timestamp() for number in range(-count, 0))
+    rates = {"ads/ctr": tuple(rate(number) for number in range(-count, 0))}
+    day = replace(a_day(1, forecast={"timeZone": zone}), trace=DemandTrace(times, rates))
+    ctr = next(course for course in plan(day).inferences if course.inference == "ads/ctr")
+    expected = [rate(number) for number in range(16)]
+    assert (list(ctr.median) == pytest.approx(expected)) is follows
 
 
 def test_an_event_multiplies_the_demand_and_is_marked() -> None:

@@ -6,14 +6,18 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from random import Random
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.allocation.assembly import SolveLimits
+from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.snapshot import PoolInput, TierRule
+from tidegate.allocation.snapshot import AllocationSnapshot, PoolInput, TierRule
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 from tidegate.simulation.baselines import StaticSplit, StrictPriority, UtilizationScaling, fill_equally
@@ -157,6 +161,35 @@ def test_forecast_starts_before_the_peak() -> None:
     assert outcomes[ORACLE].missed_minutes == 0
     assert outcomes["forecast"].total_value > outcomes["present"].total_value
     assert outcomes[ORACLE].total_value >= outcomes["forecast"].total_value
+
+
+def test_the_simulated_allocator_plans_with_the_times_of_each_inference() -> None:
+    planned: dict[str, tuple[float, float]] = {}
+    solver = Solver(time.monotonic)
+
+    def solve(snapshot: AllocationSnapshot, limits: SolveLimits) -> Assignment:
+        for model in snapshot.inferences:
+            [placement] = model.placements
+            planned[model.key] = placement.load_s, placement.drain_s
+        return solver.solve(snapshot, limits)
+
+    run_in, policy = make_policy("present", scenario(10, {CTR: [1.0], EMBED: [1.0]}), solve, 0.9)
+    run_policy(run_in, policy)
+    assert planned == {CTR.key: (90.0, 30.0), EMBED.key: (60.0, 10.0)}
+
+
+@pytest.mark.parametrize(("zone", "starts_in_time"), [("Europe/Berlin", True), ("UTC", False)])
+def test_a_simulated_forecast_follows_the_hours_of_the_pool(zone: str, starts_in_time: bool) -> None:
+    """The demand rises at 18:00 in Berlin each day, an hour earlier in UTC on the day on which clocks are changed."""
+    begin, berlin = datetime(2026, 3, 29, 15, tzinfo=UTC), ZoneInfo("Europe/Berlin")
+
+    def rate(number: int) -> float:
+        return 500.0 if (begin + timedelta(minutes=number)).astimezone(berlin).hour == 18 else 100.0
+
+    rates = [rate(number) for number in range(90)]
+    history = [rate(number) for number in range(-4 * 1440, 0)]
+    where = replace(scenario(10, {CTR: rates}, {CTR: history}), begin=begin, zone=ZoneInfo(zone))
+    assert (run(where, "forecast").missed_minutes == 0) is starts_in_time
 
 
 def test_forecast_without_a_history_is_the_present_rate() -> None:
