@@ -276,6 +276,9 @@ def test_a_graph_that_the_server_refuses_is_given_up_and_the_published_one_goes_
     assert metric(pod.metrics(), "tidegate_agent_graphs_refused_total") == refused_before + 1
 
 
+@pytest.mark.slow(
+    "unit/test_request_checks.py compares and withdraws on real requests; here are the pauses between comparisons"
+)
 @pytest.mark.no_rerun("a wrong answer")
 def test_a_graph_that_answers_clients_otherwise_is_withdrawn_and_equal_answers_are_counted(
     pod: ModelPod,

@@ -14,7 +14,7 @@ import pytest
 from builders.desired import a_desired_state
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
-from tidegate_dataplane.agent.artefacts.source import Download
+from tidegate_dataplane.agent.artefacts.source import Download, ResumePoint
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.compile_store import MIN_PAUSE_S, CompileStore
 from tidegate_dataplane.agent.refusals import ArtefactError, DeniedError
@@ -38,13 +38,20 @@ class FakeStore:
         self.calls: list[str] = []
 
     @asynccontextmanager
-    async def open(self, path: str) -> AsyncGenerator[Download, None]:
+    async def open(self, path: str, resume: ResumePoint | None = None) -> AsyncGenerator[Download, None]:
+        assert resume is None
         self.calls.append(f"get {path}")
         if self.error is not None:
             raise self.error
         if path not in self.files:
             raise ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {path}")
         yield Download(len(self.files[path]), _chunks(self.files[path]))
+
+    async def list(self, folder: str) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    async def identify_content(self, path: str) -> str:
+        raise NotImplementedError
 
     async def put_file(self, path: str, file: Path) -> None:
         self.calls.append(f"put {path}")

@@ -142,7 +142,8 @@ def test_status_remembers_since_when_a_change_is_no_further() -> None:
     newer = again(inference, first, model={"version": "2"})
 
     plan = a_plan(newer, pods=[pod], reports={"p0": a_report(1)}, config_maps=[find_config_map(first)])
-    started = {"version": "2", "replicas": 0, "fetching": 0, "since": "2026-01-01T12:00:00Z"}
+    noon = "2026-01-01T12:00:00Z"
+    started = {"version": "2", "replicas": 0, "fetching": 0, "since": noon, "started": noon}
     assert plan.status["swap"] == started
 
     stuck = newer.model_copy(update={"status": again(newer, plan).status})

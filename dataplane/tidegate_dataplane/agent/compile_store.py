@@ -3,13 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
 
-from tidegate_dataplane.agent.artefacts.source import Download
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource, Download
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.compiler.cache_exchange import CacheExchange, find_size_limit
@@ -23,12 +22,8 @@ MAX_PAUSE_S: Final = 600.0
 """After a failure: each pause is twice as long as the one before, and meanwhile the compiler gets no file and waits for none."""
 
 
-class Store(Protocol):
+class Store(ArtefactSource, Protocol):
     """An object store, opened for one folder."""
-
-    def open(self, path: str) -> AbstractAsyncContextManager[Download]:
-        """Start reading one file. Raises ArtefactError, ArtefactNotFound if there is none."""
-        ...
 
     async def put_file(self, path: str, file: Path) -> None:
         """Write one file atomically. Raises ArtefactError."""
@@ -72,7 +67,7 @@ class CompileStore:
         """Answer what the compiler waits for, then write what it offers; nothing is lost while the store is away."""
         for name in await asyncio.to_thread(self._exchange.list_requests):
             part = await self._fetch_file(name) if self._is_due() else None
-            await asyncio.to_thread(self._exchange.answer, name, part)
+            await asyncio.to_thread(self._exchange.answer_request, name, part)
         for path in await asyncio.to_thread(self._exchange.list_offers):
             if not self._is_due() or not await self._write_file(path):
                 return
@@ -83,7 +78,7 @@ class CompileStore:
         part = await asyncio.to_thread(self._exchange.make_part)
         try:
             async with self._open_store(parse_uri(self._uri)).open(name) as download:
-                await _receive(download, part, find_size_limit(name), f"{self._uri}/{name}")
+                await _receive_file(download, part, find_size_limit(name), f"{self._uri}/{name}")
         except ArtefactError as error:
             part.unlink(missing_ok=True)
             if error.refusal.reason is not FailureReason.ARTEFACT_NOT_FOUND:
@@ -118,7 +113,7 @@ class CompileStore:
         self._pause_s, self._next_s = MIN_PAUSE_S, 0.0
 
 
-async def _receive(download: Download, part: Path, limit: int, subject: str) -> None:
+async def _receive_file(download: Download, part: Path, limit: int, subject: str) -> None:
     """Write a download to a file. Raises ArtefactError if it has more bytes than `limit`."""
     size = 0
     with part.open("wb") as file:

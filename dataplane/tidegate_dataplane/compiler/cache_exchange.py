@@ -47,13 +47,13 @@ class CacheExchange:
     def request_file(self, name: str) -> None:
         """Ask for a file of the store."""
         self.withdraw_request(name)
-        self._touch("wanted", name)
+        self._create_marker("wanted", name)
 
     def read_answer(self, name: str) -> tuple[bool, Path | None]:
         """Return whether the request was answered, and the file, None if the store does not have it."""
-        found = self._root / "found" / name
-        if found.exists():
-            return True, found
+        answer = self._root / "found" / name
+        if answer.exists():
+            return True, answer
         return (self._root / "missing" / name).exists(), None
 
     def withdraw_request(self, name: str) -> None:
@@ -97,10 +97,10 @@ class CacheExchange:
         """Return the names of files that the compiler waits for."""
         return [name for name in self._list_names("wanted") if self.read_answer(name) == (False, None)]
 
-    def answer(self, name: str, part: Path | None) -> None:
+    def answer_request(self, name: str, part: Path | None) -> None:
         """Give the compiler a file of the store, which is moved; None if there is none."""
         if part is None:
-            self._touch("missing", name)
+            self._create_marker("missing", name)
         else:
             part.replace(self._make_folder("found") / name)
 
@@ -124,7 +124,7 @@ class CacheExchange:
             return
         yield from (name for name in names if _NAME.fullmatch(name))
 
-    def _touch(self, folder: str, name: str) -> None:
+    def _create_marker(self, folder: str, name: str) -> None:
         (self._make_folder(folder) / name).touch()
 
     def _make_folder(self, name: str) -> Path:

@@ -43,11 +43,11 @@ class CompileCache:
         path = None if self._node is None else self._node.find_intact(name)
         if path is not None:
             return path.read_bytes()
-        found = self._fetch_file(name)
-        if found is None or self._store is None:
+        fetched = self._fetch_file(name)
+        if fetched is None or self._store is None:
             return None
-        content = found.read_bytes()
-        self._keep_on_node(name, found)
+        content = fetched.read_bytes()
+        self._keep_on_node(name, fetched)
         self._store.withdraw_request(name)
         return content
 
@@ -60,15 +60,15 @@ class CompileCache:
         if path is not None and path.name == sha256:
             shutil.copyfile(path, target)
             return True
-        found = self._fetch_file(name)
-        if found is None or self._store is None:
+        fetched = self._fetch_file(name)
+        if fetched is None or self._store is None:
             return False
         try:
-            if hash_file(found) != sha256:
+            if hash_file(fetched) != sha256:
                 log.warning("compile_cache_damaged", file=name)
                 return False
-            self._keep_on_node(name, found)
-            found.replace(target)
+            self._keep_on_node(name, fetched)
+            fetched.replace(target)
             return True
         finally:
             self._store.withdraw_request(name)

@@ -45,9 +45,9 @@ class BatchInput(ApiModel):
         TableFolderUri,
         Field(
             description="Folder of the files; subfolders are included: s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, "
-            "pvc://<claim>/<path>, or file:///<path> (where the operator allows it, as the local cluster does). It reads "
+            "pvc://<claim>/<path>, or file:///<path> (where the operator allows it). It reads "
             "at most 10000 files that end in .parquet, and skips names that begin with a dot or an underscore. The "
-            "files are listed once per run: later files belong to the next run, and a file that changes fails its shard."
+            "files are listed once per run: later files belong to the next run, and a changed file fails its shard."
         ),
     ]
     columns: Annotated[
@@ -160,7 +160,7 @@ class BatchSpec(ApiModel):
             max_length=63,
             description="Any text, such as a date: changing it starts a new run. So does a change of the model's URI, version or "
             "format, of input, output, features, shards or batching.maxBatchSize, and another plan of the FeatureCompute unless the "
-            "run is complete; no other change does. A change of the FeatureCompute's memory replaces the running pods, and their run continues.",
+            "run is complete; no other change does.",
         ),
     ] = ""
     max_refused_rows: Annotated[

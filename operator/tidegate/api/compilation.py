@@ -98,8 +98,7 @@ class CompileSpec(ApiModel):
         GraphPasses,
         Field(
             description="Auto applies each graph pass that proves equal on sampled requests and is not slower at any measured "
-            "number of rows, or shape that clients send; Disabled applies none and starts no compiler. tidegate optimize shows what "
-            "Auto would do."
+            "shape; Disabled applies none and starts no compiler. tidegate optimize shows what Auto would do."
         ),
     ] = GraphPasses.AUTO
     memory: Annotated[
@@ -112,10 +111,9 @@ class CompileSpec(ApiModel):
     engine: Annotated[
         CompileEngine,
         Field(
-            description="OnnxRuntime runs all requests. OpenVINO runs those whose shape comes often, compiled for that shape in the "
-            "background, at most 16 shapes of a version, if the answers are those of the graph; Auto does so where OpenVINO is "
-            "faster, by measurement in the pod. All other requests run in ONNX Runtime at once. Only on Tidegate's own ONNX runner; for "
-            "GPUs, compile the model yourself and set spec.model.format to TensorRT or TorchExport."
+            description="OnnxRuntime runs all requests. OpenVINO runs those whose shape comes often, compiled for it in the "
+            "background, if the answers are those of the graph; Auto does so where OpenVINO is faster, by measurement in the pod. "
+            "All others run in ONNX Runtime at once. Only on Tidegate's own ONNX runner, and not on GPUs."
         ),
     ] = CompileEngine.ONNX_RUNTIME
     precision: Annotated[
@@ -129,9 +127,8 @@ class CompileSpec(ApiModel):
     cache: Annotated[
         ObjectStoreUri | None,
         Field(
-            description="Folder in which pods share what they have compiled, also with other nodes and clusters: s3://<bucket>/<prefix> "
-            "or gs://<bucket>/<prefix>. Read and written with the Secret of the model. Whoever may write there can change what "
-            "models answer. Absent: pods of the namespace share it on their node, if the operator has a node cache."
+            description="Folder in which pods of all nodes share what they compile, read and written with the Secret of the model; "
+            "whoever may write there can change what models answer. Absent: the node's cache alone."
         ),
     ] = None
 

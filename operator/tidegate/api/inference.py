@@ -182,7 +182,7 @@ class ModelSpec(ApiModel):
         Field(
             description="The model's folder, which holds <version>/model.onnx or the file of another format: "
             "s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, https://<host>/<path> (hosts that the operator lists), "
-            "pvc://<claim>/<path>, or file:///<path> (where the operator allows it, as the local cluster does). "
+            "pvc://<claim>/<path>, or file:///<path> (where the operator allows it). "
             "Or a repository whose tag or revision is the version, without a sub-folder: oci://<registry>/<repository> "
             "or hf://<organisation>/<repository>[/<folder>] (registries and hubs that the operator lists)."
         ),
@@ -233,7 +233,7 @@ class ModelSpec(ApiModel):
             max_length=256,
             description="Inputs that are the same for all rows of a request, such as the features of the user. Clients may send "
             "one row of them, or as many as of the other inputs; with spec.compile what depends on them alone is computed "
-            "once per request. Rows that differ nevertheless are answered as they are. Only for tier realtime, format ONNX "
+            "once per request. Only for tier realtime, format ONNX "
             "and batching.mode Disabled, and on Tidegate's own ONNX runner.",
         ),
         ListSet(),
@@ -259,8 +259,8 @@ class BatchingSpec(ApiModel):
         Field(
             description="Disabled runs each request alone. Adaptive joins the requests that arrive while the model is busy, of "
             "different shapes too, if the answers stay the same: it compares them with those of the requests alone, at first "
-            "all and later samples; only for ONNX models that Tidegate's runner executes, others run alone. Fixed joins "
-            "requests of the same shape that arrive within maxQueueDelay, and compares nothing."
+            "all, later samples; only on Tidegate's own ONNX runner. Fixed joins requests of the same shape that arrive within "
+            "maxQueueDelay."
         ),
     ] = DynamicBatchingMode.DISABLED
     max_batch_size: Annotated[
@@ -399,9 +399,8 @@ class Placement(ApiModel):
         | None,
         Field(
             description="ComputePools in order of preference: a replica for which the first has no room runs in the next. A replica "
-            "stays in its pool as long as the pool is in the list, and fewer replicas end in the last pool first. Each pool has a "
-            "Deployment of its own. With scaling, the allocator of each pool decides about the replicas there. Not with batch. Absent: "
-            "pool has the only one."
+            "stays in its pool as long as the pool is in the list, and fewer replicas end in the last pool first. With "
+            "scaling, the allocator of each pool decides about the replicas there. Not with batch. Absent: pool has the only one."
         ),
     ] = None
     slices: Annotated[
@@ -698,7 +697,7 @@ class InferenceSpec(ApiModel):
             ge=1,
             le=MAX_INSTANCES,
             description=f"Number of processes of the model in each replica, 1 to {MAX_INSTANCES}; each executes requests of its own, "
-            "on Tidegate's runner with its share of the CPUs as threads. Several answer more large requests under load. Each "
+            "on Tidegate's runner with its share of the CPUs as threads. Each "
             "has the model's memory of its own. 1 leaves instance_group in the config.pbtxt of the serving version. Only with "
             "format ONNX.",
         ),
@@ -837,7 +836,7 @@ class SwapProgress(StatusModel):
     started: Annotated[
         datetime | None,
         Field(
-            description="When the change began; it does not wait for a replica that has been unready since a minute before."
+            description="When it began; it does not wait for a replica that had been unready for a minute."
         ),
     ] = None
 
