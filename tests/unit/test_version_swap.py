@@ -117,10 +117,13 @@ class Fleet:
     now: datetime = START
     progress: VersionProgress | None = None
     serving: int | None = None
+    tried_before: bool = False
     log: list[str] = field(default_factory=list)
 
     def reconcile(self, target: DesiredState) -> SwapPlan:
-        memory = SwapHistory(self.committed, self.failure, self.progress, self.serving)
+        memory = SwapHistory(
+            self.committed, self.failure, self.progress, self.serving, self.tried_before
+        )
         swap = plan_swap(target, memory, [pod.replica() for pod in self.pods], self.now)
         if self.committed is None or swap.committed.version != self.committed.version:
             self.log.append(f"commit {swap.committed.version}")
@@ -336,6 +339,19 @@ def test_a_replica_that_goes_in_the_change_or_just_before_holds_it(before: int) 
     assert [pod.serving for pod in fleet.pods] == [1, 1, 1]
     fleet.now += PROGRESS_DEADLINE
     assert fleet.reconcile(target).failure is not None
+
+
+def test_a_version_that_was_tried_before_waits_for_the_replica_that_it_may_have_ended() -> None:
+    """Each retry, and each edit of the spec, would take one more."""
+    fleet = a_fleet(4)
+    fleet.pods[0].silent, fleet.pods[0].unready_since = True, fleet.now - timedelta(minutes=5)
+    fleet.tried_before = True
+    for _ in range(5):
+        fleet.reconcile(an_order(2, generation=2))
+        for pod in fleet.pods:
+            pod.step()
+
+    assert fleet.log == []
 
 
 def test_a_change_with_no_replica_left_waits_for_one() -> None:

@@ -133,6 +133,8 @@ def _read_history(inference: Inference, text: str | None) -> SwapHistory:
         failure=_read_failure(inference) if current else None,
         progress=_read_progress(status) if current else None,
         serving=int(serving) if serving is not None and serving.isdigit() else None,
+        tried_before=inference.spec.model.version
+        in {record.version for record in (status.swap, status.failure) if record is not None},
     )
 
 

@@ -77,7 +77,7 @@ class VersionProgress:
     """Replicas that fetch it. These have no deadline here: an agent detects by itself that a download stalls."""
     since: datetime
     started: datetime | None = None
-    """When the change began; None in the status of an earlier release."""
+    """When the change began; None if the version was tried before, or in the status of an earlier release."""
 
 
 def is_retryable(reason: FailureReason) -> bool:
@@ -155,6 +155,8 @@ def update_progress(
     serving: int,
     previous: VersionProgress | None,
     now: datetime,
+    *,
+    tried_before: bool,
 ) -> VersionProgress:
     """Return the present progress; its time stays for as long as nothing moves."""
     fetching = sum(
@@ -169,14 +171,17 @@ def update_progress(
         fetching,
     ):
         return previous
-    started = previous.started if previous is not None and previous.version == target.version else now
+    if previous is not None and previous.version == target.version:
+        started = previous.started
+    else:
+        started = None if tried_before else now
     return VersionProgress(target.version, serving, fetching, now, started)
 
 
 def was_gone_before(replica: ObservedReplica, progress: VersionProgress) -> bool:
     """Return whether the replica took no traffic for a minute before the change began, and its agent does not answer.
 
-    The change cannot be the reason, and nobody waits for what the replica serves.
+    The change cannot be the reason, unless the version was tried before.
     """
     unready_since = replica.pod.unready_since
     if replica.report is not None or unready_since is None or progress.started is None:

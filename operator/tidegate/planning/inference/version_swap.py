@@ -64,6 +64,8 @@ class SwapHistory:
     """How far the change of this generation was."""
     serving: int | None = None
     """The version that last served."""
+    tried_before: bool = False
+    """Whether the status has a change to the target, or its failure, of whatever generation."""
 
 
 def plan_swap(
@@ -140,7 +142,9 @@ def _plan_next_wave(
 ) -> SwapPlan:
     """Return the next wave, or a rollback if the present wave has made no progress for too long."""
     at_target = [replica for replica in replicas if serves_target(replica, target)]
-    progress = update_progress(target, replicas, len(at_target), history.progress, now)
+    progress = update_progress(
+        target, replicas, len(at_target), history.progress, now, tried_before=history.tried_before
+    )
     present = [replica for replica in replicas if not was_gone_before(replica, progress)]
     if at_target and len(at_target) == len(present):
         # What was gone before starts with the committed version.
