@@ -147,12 +147,14 @@ async def test_a_large_graph_reaches_the_compiler_of_another_pod_and_one_that_ma
         return store, CompileCache(None, exchange)
 
     store, cache = make_pod("first", "s3://models/compiled")
+    await store.answer_requests()
     cache.add_file(f"{digest}.graph", content)
-    await store.move_once()
+    await store.write_offers()
     assert store.problem == ""
     store, cache = make_pod("second", "s3://models/compiled")
     async with asyncio.TaskGroup() as tasks:
-        moving = tasks.create_task(store.move_files())
+        await store.answer_requests()
+        moving = tasks.create_task(store.read_files())
         taken = await asyncio.to_thread(cache.copy_file, digest, ".graph", tmp_path / "graph")
         absent = await asyncio.to_thread(cache.read_file, f"{'0' * 64}.result")
         moving.cancel()
@@ -160,8 +162,9 @@ async def test_a_large_graph_reaches_the_compiler_of_another_pod_and_one_that_ma
     assert (tmp_path / "graph").read_bytes() == content
 
     store, cache = make_pod("third", "s3://absent/compiled")
+    await store.answer_requests()
     cache.add_file(f"{digest}.graph", content)
-    await store.move_once()
+    await store.write_offers()
     assert f"s3://absent/compiled/{digest}.graph" in store.problem
 
 

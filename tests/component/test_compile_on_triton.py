@@ -22,7 +22,8 @@ from fixtures.compiler import forget_compiled, hold_compilations, run_compiler, 
 from fixtures.object_store import CREDENTIALS
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.formats import SERVED_GRAPH
-from tidegate_dataplane.compiler.exchange import CACHE_FOLDER, CompileFolder
+from tidegate_dataplane.agent.repository import COMPILED_DIR
+from tidegate_dataplane.compiler.exchange import CompileFolder
 from tidegate_dataplane.contract import CompilePhase, CompileReport, DesiredState
 from tidegate_dataplane.sampling.kept_requests import MAX_FILES
 from tidegate_localcluster.demo.load import CheckedLoad
@@ -207,7 +208,7 @@ def test_a_pod_of_another_node_takes_the_graph_from_an_object_store(pod: ModelPo
     try:
         publish(pod, 1)
         pod.put(order())
-        outgoing = pod.folder / "cache" / "compile" / CACHE_FOLDER / "outgoing"
+        outgoing = pod.folder / "cache" / COMPILED_DIR / "outgoing"
         with run_compiler(pod):
             assert not wait_for_compile(pod, 1, CompilePhase.COMPILED).cached
             wait_until(lambda: not list(outgoing.iterdir()), what="the graph and its result are in the store")

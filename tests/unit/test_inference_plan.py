@@ -146,9 +146,13 @@ def test_status_remembers_since_when_a_change_is_no_further() -> None:
     started = {"version": "2", "replicas": 0, "fetching": 0, "since": noon, "started": noon}
     assert plan.status["swap"] == started
 
-    edited = again(newer, plan, replicas=2)
-    plan_of_edit = a_plan(edited, pods=[pod], reports={"p0": a_report(1)}, config_maps=[find_config_map(first)])
-    assert "started" not in plan_of_edit.status["swap"], "the replica may have gone in the change before the edit"
+    edited = again(newer, plan, replicas=2, model={"version": "2"})
+    plan_of_edit = a_plan(
+        edited, pods=[pod], reports={"p0": a_report(1)}, config_maps=[find_config_map(first)]
+    )
+    assert "started" not in plan_of_edit.status["swap"], (
+        "the replica may have gone in the change before the edit"
+    )
 
     stuck = newer.model_copy(update={"status": again(newer, plan).status})
     late = InferenceObserved(
@@ -163,10 +167,9 @@ def test_status_remembers_since_when_a_change_is_no_further() -> None:
     assert conditions(undone)["Ready"] == ("False", "LoadTimedOut")
     assert "pod p0" in message(undone)
     assert "swap" not in undone.status
-    retried = a_plan(
-        again(stuck, undone), pods=[pod], reports={"p0": a_report(1)}, config_maps=[find_config_map(first)],
-        now=NOW + timedelta(minutes=15),
-    )
+    failed = stuck.model_copy(update={"status": again(stuck, undone).status})
+    later = replace(late, inference=failed, now=NOW + timedelta(minutes=30), reports={"p0": a_report(1)})
+    retried = plan_inference(later, SETTINGS)
     assert "started" not in retried.status["swap"], "nor is one that went in the attempt before"
     assert [order.desired_state.version for order in undone.orders] == [1]
     assert undone.requeue_after == timedelta(seconds=30)

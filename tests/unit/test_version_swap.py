@@ -121,9 +121,7 @@ class Fleet:
     log: list[str] = field(default_factory=list)
 
     def reconcile(self, target: DesiredState) -> SwapPlan:
-        memory = SwapHistory(
-            self.committed, self.failure, self.progress, self.serving, self.tried_before
-        )
+        memory = SwapHistory(self.committed, self.failure, self.progress, self.serving, self.tried_before)
         swap = plan_swap(target, memory, [pod.replica() for pod in self.pods], self.now)
         if self.committed is None or swap.committed.version != self.committed.version:
             self.log.append(f"commit {swap.committed.version}")

@@ -17,6 +17,7 @@ from tidegate_dataplane.agent.repository import ModelRepository
 from tidegate_dataplane.agent.state import AgentMemory, LoadVersions, ObservedPod, SwitchGraph
 from tidegate_dataplane.agent.triton import ServerGoneError
 from tidegate_dataplane.compiler.exchange import (
+    MAX_MEASURED_ROWS,
     CompileFolder,
     CompileJob,
     CompileResult,
@@ -85,7 +86,7 @@ class GraphSwitcher:
                 version=desired.version,
                 digest=facts.digest,
                 source=self._repository.model_file(desired.model, desired.version),
-                max_rows=desired.max_batch_size,
+                max_rows=min(desired.max_batch_size, MAX_MEASURED_ROWS),
                 shared_inputs=desired.shared_inputs,
                 engine=desired.engine,
             )

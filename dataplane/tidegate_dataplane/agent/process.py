@@ -23,7 +23,7 @@ from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.nearline.stream import NearlineStream, make_worker_starter
 from tidegate_dataplane.agent.probes import ServingAgent, probes_app
-from tidegate_dataplane.agent.repository import COMPILE_DIR, ModelRepository
+from tidegate_dataplane.agent.repository import COMPILED_DIR, ModelRepository
 from tidegate_dataplane.agent.runners import RunnerRegistry
 from tidegate_dataplane.agent.samples.log import SampleLog
 from tidegate_dataplane.agent.samples.sink_factory import make_sink_opener
@@ -32,7 +32,6 @@ from tidegate_dataplane.agent.shared_models import SharedModels
 from tidegate_dataplane.agent.stopping import run_until, watch_stop_signals
 from tidegate_dataplane.agent.triton import Triton
 from tidegate_dataplane.compiler.cache_exchange import CacheExchange
-from tidegate_dataplane.compiler.exchange import CACHE_FOLDER
 from tidegate_dataplane.contract import DesiredState
 
 log = structlog.get_logger()
@@ -121,7 +120,7 @@ def _wire_agent(
 
     stream = NearlineStream(make_worker_starter(settings, environment, metrics, model_answers))
     compile_store = CompileStore(
-        CacheExchange(settings.cache_dir / COMPILE_DIR / CACHE_FOLDER),
+        CacheExchange(settings.cache_dir / COMPILED_DIR),
         make_store_opener(settings, environment),
     )
     agent = Agent(
@@ -141,7 +140,7 @@ def _wire_agent(
         agent,
         control_app(agent),
         metrics.render_text,
-        (agent.run, agent.tables.watch_tables, compile_store.move_files),
+        (agent.run, agent.tables.watch_tables, compile_store.read_files, compile_store.write_files),
         stream.finish_work,
     )
 

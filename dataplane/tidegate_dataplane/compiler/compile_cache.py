@@ -17,9 +17,11 @@ log = structlog.get_logger()
 
 ANSWER_S: Final = 300.0
 """Longest wait for a file of the store, which the agent answers long before unless it has ended."""
+SILENCE_S: Final = 600.0
+"""After that, how long the store counts as absent."""
 _CHECK_S: Final = 0.05
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES: Final = 1 << 20
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class CompileCache:
@@ -32,11 +34,13 @@ class CompileCache:
         self,
         node: NodeCache | None,
         store: CacheExchange | None = None,
-        should_stop: Callable[[], bool] = lambda: False,
+        may_wait: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`may_wait` is asked again and again while the agent reads a file of the store."""
         self._node, self._store = node, store
-        self._should_stop, self._clock = should_stop, clock
+        self._may_wait, self._clock = may_wait, clock
+        self._silent_until_s = clock()
 
     def read_file(self, name: str) -> bytes | None:
         """Return the content of a small file; None if no cache has it. Raises OSError, and ValueError for a damaged cache."""
@@ -47,8 +51,8 @@ class CompileCache:
         if fetched is None or self._store is None:
             return None
         content = fetched.read_bytes()
-        self._keep_on_node(name, fetched)
         self._store.withdraw_request(name)
+        self._keep_on_node(name, content)
         return content
 
     def copy_file(self, sha256: str, suffix: str, target: Path) -> bool:
@@ -68,7 +72,7 @@ class CompileCache:
                 log.warning("compile_cache_damaged", file=name)
                 return False
             self._keep_on_node(name, fetched)
-            fetched.replace(target)
+            shutil.move(fetched, target)
             return True
         finally:
             self._store.withdraw_request(name)
@@ -77,22 +81,22 @@ class CompileCache:
         """Return when a file was added to the node's cache, in seconds since 1970; None if it is not there."""
         return None if self._node is None else self._node.find_time_added(name)
 
-    def add_file(self, name: str, content: Path | bytes) -> None:
-        """Add a file, where it fits; what does not fit or cannot be written is not shared."""
+    def add_file(self, name: str, content: Path | bytes) -> bool:
+        """Add a file; return False if it does not fit anywhere, or cannot be written."""
         try:
-            self._keep_on_node(name, content)
-            if self._store is not None and self._store.is_open:
-                self._store.offer_file(name, content)
+            is_kept = self._keep_on_node(name, content)
+            is_open = self._store is not None and self._store.is_open
+            is_offered = is_open and self._store is not None and self._store.offer_file(name, content)
         except OSError as error:
             log.warning("compiled_file_not_shared", file=name, error=str(error))
+            return False
+        return is_kept or is_offered
 
-    def _keep_on_node(self, name: str, content: Path | bytes) -> None:
-        if self._node is None:
-            return
+    def _keep_on_node(self, name: str, content: Path | bytes) -> bool:
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
-        entry = self._node.begin_entry(size)
+        entry = None if self._node is None else self._node.begin_entry(size)
         if entry is None:
-            return
+            return False
         if isinstance(content, bytes):
             entry.append(content)
         else:
@@ -100,18 +104,23 @@ class CompileCache:
                 while chunk := file.read(_CHUNK_BYTES):
                     entry.append(chunk)
         entry.finish(name, complete=True, expected_sha256=None)
+        return True
 
     def _fetch_file(self, name: str) -> Path | None:
         """Return a file of the store, where the agent puts it; None if there is none."""
-        if self._store is None or not self._store.is_open:
+        if self._store is None or not self._store.is_open or self._clock() < self._silent_until_s:
             return None
         self._store.request_file(name)
         deadline = self._clock() + ANSWER_S
-        while self._store.is_open and not self._should_stop() and self._clock() < deadline:
-            answered, path = self._store.read_answer(name)
+        while self._store.is_open and self._may_wait():
+            is_answered, path = self._store.read_answer(name)
             if path is not None:
                 return path
-            if answered:
+            if is_answered:
+                break
+            if self._clock() >= deadline:
+                log.warning("compile_cache_silent", file=name)
+                self._silent_until_s = self._clock() + SILENCE_S
                 break
             time.sleep(_CHECK_S)
         self._store.withdraw_request(name)

@@ -156,8 +156,8 @@ def _share_engine(cache: CompileCache, key: str, bucket: CompiledBucket, engine:
     """Add an engine, under its own digest, and then the record that names it."""
     try:
         sha256 = hash_file(engine)
-        cache.add_file(f"{sha256}.engine", engine)
-        cache.add_file(f"{key}.bucket", json.dumps(asdict(replace(bucket, sha256=sha256))).encode())
+        if cache.add_file(f"{sha256}.engine", engine):
+            cache.add_file(f"{key}.bucket", json.dumps(asdict(replace(bucket, sha256=sha256))).encode())
     except Exception as error:  # noqa: BLE001 - whatever the cache has, the engine serves this pod
         log.warning("engine_not_shared", key=key, error=str(error))
 

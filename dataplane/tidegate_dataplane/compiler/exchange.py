@@ -18,8 +18,8 @@ from tidegate_dataplane.sampling.kept_requests import REQUESTS_FOLDER, list_requ
 GRAPH_FILE = "graph.onnx"
 COMPARISON_FILE = "comparison.json"
 SCRATCH_PREFIX = ".scratch-"
-CACHE_FOLDER = ".cache"
-"""Of the files that pods share through an object store."""
+MAX_MEASURED_ROWS = 128
+"""The largest number of rows that passes are measured at."""
 MAX_TEXT_CHARS = 512
 """Of a shape or a reason in a report."""
 MAX_REPORTED = 64
@@ -29,7 +29,7 @@ MAX_REPORTED = 64
 class CompileJob(BaseModel):
     """A version whose graph is to be compiled; `digest` identifies its content, and `source` is its model.onnx.
 
-    Requests have at most `max_rows` rows, and `shared_inputs` have equal rows in most of them. With `engine`, shapes that come often are compiled for it afterwards.
+    Requests of up to `max_rows` rows decide whether a pass pays, and `shared_inputs` have equal rows in most of them. With `engine`, shapes that come often are compiled for it afterwards.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -38,7 +38,7 @@ class CompileJob(BaseModel):
     version: int
     digest: str
     source: Path
-    max_rows: int = 128
+    max_rows: int = MAX_MEASURED_ROWS
     shared_inputs: tuple[str, ...] = ()
     engine: EngineOrder | None = None
 

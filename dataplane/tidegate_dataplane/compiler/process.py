@@ -19,7 +19,6 @@ from tidegate_dataplane.compiler.cache_exchange import CacheExchange
 from tidegate_dataplane.compiler.compile_cache import CompileCache
 from tidegate_dataplane.compiler.engine_jobs import EngineJobs
 from tidegate_dataplane.compiler.exchange import (
-    CACHE_FOLDER,
     GRAPH_FILE,
     SCRATCH_PREFIX,
     CompileFolder,
@@ -55,8 +54,9 @@ class Compiler:
         self._folder = CompileFolder(settings.exchange_dir)
         folder = settings.node_cache_dir
         node = None if folder is None else NodeCache(folder, settings.node_cache_bytes)
-        self._store = CacheExchange(settings.exchange_dir / CACHE_FOLDER)
-        cache = CompileCache(node, self._store, should_stop)
+        self._store = CacheExchange(settings.cache_dir)
+        self._job: CompileJob | None = None
+        cache = CompileCache(node, self._store, self._is_ordered)
         self._shared = SharedGraphs(cache)
         self._engines = EngineJobs(self._folder, settings.exchange_dir, cache, self._run_module)
         self._wait = RequestWait(self._folder, settings.request_wait_s)
@@ -66,7 +66,7 @@ class Compiler:
         """Compile jobs until told to stop; no error ends the process, since its end would make the pod unready."""
         for scratch in self._settings.exchange_dir.glob(f"{SCRATCH_PREFIX}*"):
             shutil.rmtree(scratch, ignore_errors=True)
-        self._store.remove_leftovers()
+        self._store.remove_requests()
         while not self._should_stop():
             job = self._folder.read_job()
             try:
@@ -79,6 +79,7 @@ class Compiler:
 
     def _take_step(self, job: CompileJob) -> bool:
         """Compile the graph of a job, else compare it on requests, else compile one of its engines; return whether one was due."""
+        self._job = job
         if self._folder.read_result(job.digest) is None:
             if not self._wait.is_over(job):
                 return False
@@ -190,7 +191,7 @@ class Compiler:
         deadline = time.monotonic() + self._settings.timeout_s
         try:
             while process.poll() is None:
-                if self._should_stop() or self._folder.read_job() != job:
+                if not self._is_ordered():
                     raise _WithdrawnError
                 if time.monotonic() > deadline:
                     return None
@@ -200,6 +201,10 @@ class Compiler:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+    def _is_ordered(self) -> bool:
+        """Return whether the job in progress is still ordered, and the compiler is not to stop."""
+        return not self._should_stop() and self._folder.read_job() == self._job
 
     def _limit_process(self) -> None:
         os.nice(NICENESS)

@@ -20,6 +20,10 @@ class CompilerSettings(BaseModel):
         default=Path("/var/lib/tidegate/cache/compile"),
         description="folder through which the agent requests compilations and gets the results",
     )
+    cache_dir: Path = Field(
+        default=Path("/var/lib/tidegate/cache/compiled"),
+        description="folder through which the agent reads and writes the object store of compiled files",
+    )
     node_cache_dir: Path | None = Field(
         default=None,
         description="folder of the node that the pods of one namespace share as a cache; absent: no cache",

@@ -56,10 +56,10 @@ class SharedGraphs:
 
     def load_result(self, key: str, target: Path) -> CompileResult | None:
         """Return a result, with its graph copied to `target` unless it was withdrawn; None if there is none or it is damaged."""
-        withdrawal = self._read_withdrawal(key)
+        result = self._read_record(f"{key}.result", CompileResult)
+        withdrawal = self._read_withdrawal(key, result)
         if withdrawal is not None and (withdrawal.times > 1 or not self._has_ended(withdrawal)):
             return withdrawal.result.model_copy(update={"cached": True})
-        result = self._read_record(f"{key}.result", CompileResult)
         try:
             if result is None or not self._cache.copy_file(result.graph_sha256, ".graph", target):
                 return None
@@ -72,7 +72,7 @@ class SharedGraphs:
 
         Pods that serve the same graph withdraw it within seconds: only one from a trial after the first day confirms it.
         """
-        earlier = self._read_withdrawal(key)
+        earlier = self._read_withdrawal(key, self._read_record(f"{key}.result", CompileResult))
         if earlier is not None and not self._has_ended(earlier):
             return
         times = 1 if earlier is None else earlier.times + 1
@@ -82,7 +82,7 @@ class SharedGraphs:
     def _has_ended(self, withdrawal: Withdrawal) -> bool:
         return abs(self._clock() - withdrawal.at_s) >= WITHDRAWAL_S
 
-    def _read_withdrawal(self, key: str) -> Withdrawal | None:
+    def _read_withdrawal(self, key: str, result: CompileResult | None) -> Withdrawal | None:
         """Return the withdrawal of a graph; None if there is none.
 
         Earlier releases wrote a result without a graph instead, as old as its name in the cache.
@@ -90,7 +90,6 @@ class SharedGraphs:
         withdrawal = self._read_record(f"{key}.withdrawal", Withdrawal)
         if withdrawal is not None:
             return withdrawal
-        result = self._read_record(f"{key}.result", CompileResult)
         if result is None or result.graph_sha256:
             return None
         written_at_s = self._cache.find_time_added(f"{key}.result")
@@ -106,8 +105,8 @@ class SharedGraphs:
 
     def store_result(self, key: str, result: CompileResult, graph: Path) -> None:
         """Add a graph, under its own digest, and then the result that names it."""
-        self._cache.add_file(f"{result.graph_sha256}.graph", graph)
-        self._cache.add_file(f"{key}.result", result.model_dump_json().encode())
+        if self._cache.add_file(f"{result.graph_sha256}.graph", graph):
+            self._cache.add_file(f"{key}.result", result.model_dump_json().encode())
 
 
 def read_processor() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -166,7 +167,12 @@ def _make_tensor(
         (rows if position == 0 else inner) if dim is None else dim for position, dim in enumerate(dims)
     )
     if value.dtype is None or value.dtype == ir.DataType.STRING:
-        return np.array(random.choice([*_TEXTS, *contents.texts.get(name, ())], size=shape), dtype=object)
+        # By position: an array of texts would have room for the longest in each element.
+        texts = [*_TEXTS, *contents.texts.get(name, ())]
+        chosen = np.array(
+            [texts[index] for index in random.integers(len(texts), size=math.prod(shape))], dtype=object
+        )
+        return chosen.reshape(shape)
     kind: np.dtype[Any] = value.dtype.numpy()
     if kind.kind == "f":
         return _make_floats(name, shape, contents.bounds, random).astype(kind)

@@ -23,6 +23,7 @@ _CONTROL_KEY: Final = "/run/tidegate/control-key"
 _RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
 _NODE_CACHE: Final = "/var/cache/tidegate"
 _COMPILE_FOLDER: Final = "/var/lib/tidegate/cache/compile"
+_COMPILED_MOUNT: Final = {"name": "compiled", "mountPath": "/var/lib/tidegate/cache/compiled"}
 _SAMPLES_SECRET: Final = "/etc/tidegate-samples"  # noqa: S105 - a folder
 _STREAM_SECRET: Final = "/etc/tidegate-stream"  # noqa: S105 - a folder
 _RESULTS_SECRET: Final = "/etc/tidegate-results"  # noqa: S105 - a folder
@@ -121,7 +122,7 @@ def build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]
     if pod.results_secret:
         mounts.append({"name": "results-secret", "mountPath": _RESULTS_SECRET, "readOnly": True})
     if pod.compiler_memory:
-        mounts.append({"name": "compile", "mountPath": _COMPILE_FOLDER})
+        mounts += [{"name": "compile", "mountPath": _COMPILE_FOLDER}, _COMPILED_MOUNT]
     if pod.sample_claim:
         mounts.append({"name": "samples", "mountPath": f"{_SAMPLES_CLAIMS}/{pod.sample_claim}"})
     mounts += _build_event_mounts(pod)
@@ -199,6 +200,7 @@ def build_compiler(pod: ServingPod, settings: ServingSettings) -> dict[str, obje
     mounts: list[dict[str, object]] = [
         {"name": "repository", "mountPath": "/var/lib/tidegate/repository", "readOnly": True},
         {"name": "compile", "mountPath": _COMPILE_FOLDER},
+        {**_COMPILED_MOUNT},
         {"name": "compiler-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
     ]
     memory = {"resourceFieldRef": {"containerName": COMPILER_CONTAINER, "resource": "limits.memory"}}

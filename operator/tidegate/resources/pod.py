@@ -144,6 +144,7 @@ def _build_volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str,
     ]
     if pod.compiler_memory:
         volumes.append({"name": "compile", "emptyDir": {}})
+        volumes.append({"name": "compiled", "emptyDir": {}})
         volumes.append({"name": "compiler-tmp", "emptyDir": {}})
     if pod.events is not None:
         # Without sizeLimit, at which the kubelet would evict the pod: the ingester bounds its file itself.

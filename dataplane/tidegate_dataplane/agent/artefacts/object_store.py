@@ -2,11 +2,11 @@
 
 import asyncio
 import json
+import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import IO, TYPE_CHECKING, Any, Literal, assert_never
 from urllib.parse import urlsplit
 
 from tidegate_dataplane.agent.artefacts.checked_proxy import CheckedProxy
@@ -192,18 +192,14 @@ class ObjectSource:
         """Write one object atomically."""
         await self._write_object(path, content, len(content))
 
-    async def put_file(self, path: str, file: Path) -> None:
+    async def put_file(self, path: str, file: IO[bytes]) -> None:
         """Write one object with the content of a file, atomically, in parts if it is large."""
-        try:
-            size = await asyncio.to_thread(lambda: file.stat().st_size)
-        except OSError as error:
-            raise self._translate_error(path, error, verb="written") from error
-        await self._write_object(path, file, size)
+        await self._write_object(path, file, os.fstat(file.fileno()).st_size)
 
     async def _write_object(
         self,
         path: str,
-        content: bytes | Path,
+        content: bytes | IO[bytes],
         size: int,
         *,
         mode: Literal["create", "overwrite"] = "overwrite",
