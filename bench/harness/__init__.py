@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "movielens"))
 
 from builders.load import access_client
 from fixtures import installed

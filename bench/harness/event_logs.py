@@ -264,7 +264,8 @@ def _stream(url: str, name: str, entity: str, fields: Mapping[str, EventFieldTyp
         ),
         lateness_ms=LATENESS_MS,
         ttl_ms=1000 * DAY,
-        max_events=1024,
+        # More than any key has: what the newest ones displace would depend on when a row is asked.
+        max_events=4096,
     )
 
 
