@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
+from tidegate_localcluster.demo import scoring
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.demo.scoring import (
     GatewayClient,
@@ -88,8 +89,25 @@ def test_an_auc_that_is_another_online_is_an_error_however_near_the_scores_are()
     level = replace(held_out(), scores={"1": np.full(ROWS, 0.5, dtype=np.float32)})
     found = scored(FakeGateway(level, off=2e-7), level)
     assert (found.auc_online, found.auc_offline) == (0.5, 0.5)
-    with pytest.raises(DemoError, match=r"the AUC of version 1 is 1\.000000 online and 0\.500000 offline"):
+    with pytest.raises(DemoError, match=r"the AUC of version 1 is 1\.0{8} online and 0\.50{7} offline"):
         scored(FakeGateway(level, off=np.float32(2e-7) * labels), level)
+
+
+def scored_with_aucs(monkeypatch: pytest.MonkeyPatch, online: float, offline: float) -> Any:
+    """Score equal rows, whose AUCs come out as `online` and `offline`."""
+    aucs = iter((online, offline))
+    monkeypatch.setattr(scoring, "area_under_curve", lambda _labels, _scores: next(aucs))
+    rows = held_out()
+    return scored(FakeGateway(rows), rows)
+
+
+def test_an_auc_that_rounds_to_another_digit_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = scored_with_aucs(monkeypatch, 0.7384995001, 0.7384994999)
+    assert (found.auc_online, found.auc_offline) == (0.7384995001, 0.7384994999)
+    with pytest.raises(DemoError, match=r"is 0\.73850100 online and 0\.73849950 offline"):
+        scored_with_aucs(monkeypatch, 0.738501, 0.7384995)
+    with pytest.raises(DemoError, match="rows have another order"):
+        scored_with_aucs(monkeypatch, float("nan"), 0.7384995)
 
 
 def test_scores_that_are_no_numbers_are_not_equal() -> None:
