@@ -21,6 +21,7 @@ from builders.model_access import a_model_access, a_route, model_access_body
 from builders.waiting import LONGEST_S, wait_until
 from fixtures.control_plane import Kubectl, a_namespace
 from fixtures.envoy import Client, Gateway, backend_of
+from tidegate.cli.leader_input import fetch_leader_input
 from tidegate.kube.client import KubeClient
 from tidegate.planning.access.value_classes import RouteDemands
 from tidegate.reports.orders import TopOrder
@@ -110,7 +111,7 @@ async def test_a_target_of_another_namespace_takes_its_part_of_the_requests(
     monkeypatch.setattr(traffic, "_sample_traffic", sample)
 
     async def read_parts() -> Mapping[str, float]:
-        options = traffic.TopOptions(window_s=0.1)
+        options = traffic.TopOptions(fetch_leader_input, window_s=0.1)
         with pytest.raises(SampledError) as sampled:
             await traffic.read_top_inferences(client, models, options, TopOrder.REQUESTS)
         parts = sampled.value.args[0][f"access/{models}/both/all"].by_inference

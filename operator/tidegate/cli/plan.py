@@ -19,6 +19,7 @@ from tidegate.cli.change_options import (
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
+from tidegate.cli.leader_input import fetch_leader_input
 from tidegate.cli.options import (
     KubeOptions,
     NameAfterKind,
@@ -118,14 +119,7 @@ async def _plan_what_if(
     else:
         async with open_client(options) as (client, _):
             release, namespace = await find_release(client, system)
-            try:
-                last = await what_if.fetch_from_leader(client, pool, release, namespace)
-            except what_if.NoLeaderError as error:
-                message = (
-                    f"{error}: run tidegate doctor --system-namespace {namespace}, or name the installation's "
-                    "namespace with --system-namespace"
-                )
-                raise PermanentError(message) from error
+            last = await fetch_leader_input(client, pool, release, namespace)
     return await what_if.plan_what_if(pool, question, last)
 
 

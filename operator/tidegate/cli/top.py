@@ -9,6 +9,7 @@ import typer
 
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.following import Watch
+from tidegate.cli.leader_input import fetch_leader_input
 from tidegate.cli.live_screen import LiveView, show_or_follow_on_screen
 from tidegate.cli.options import (
     KubeOptions,
@@ -66,7 +67,7 @@ def show_inferences(
     from tidegate.services.traffic import TopOptions, read_top_inferences
 
     options = KubeOptions(namespace, everywhere, cluster)
-    sampling = TopOptions(window, gateways or (), system)
+    sampling = TopOptions(fetch_leader_input, window, gateways or (), system)
 
     async def find_reader(client: KubeClient, chosen: str) -> Callable[[], Awaitable[TopInferences]]:
         return lambda: read_top_inferences(client, None if everywhere else chosen, sampling, sort, selector)
@@ -89,7 +90,7 @@ def show_pools(
     """Show assigned slices, requests and value per slice of ComputePools, and what one more slice would earn."""
     from tidegate.services.traffic import TopOptions, read_top_pools
 
-    sampling = TopOptions(window, gateways or (), system)
+    sampling = TopOptions(fetch_leader_input, window, gateways or (), system)
 
     async def find_reader(client: KubeClient, _: str) -> Callable[[], Awaitable[TopPools]]:
         return lambda: read_top_pools(client, sampling, selector)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
@@ -28,16 +28,26 @@ from tidegate.services.listing import KindLister, list_foreign_targets, list_sha
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.gateways import ScrapeTarget
 
+if TYPE_CHECKING:
+    from tidegate.services.what_if import LastSolverInput
+
 METRICS_PORT: Final = 9902
 _MAX_GATEWAYS: Final = 50
 """The most gateways to sample; further ones count as silent."""
 _FORWARD_TIMEOUT: Final = timedelta(minutes=2)
 
+FetchInput = Callable[[KubeClient, str, str, str], Awaitable["LastSolverInput"]]
+"""Fetches the solver's last input about a pool from the leader of a release in a namespace; raises TidegateError."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopOptions:
-    """How long to sample the gateways, and where: at these host:port, or by port forwards to those of a release."""
+    """How to fetch the solver's last input, how long to sample the gateways, and where.
 
+    That is at these host:port, or by port forwards to those of a release.
+    """
+
+    fetch_input: FetchInput
     window_s: float
     addresses: Sequence[str] = ()
     system_namespace: str | None = None
@@ -100,7 +110,9 @@ async def _sample_traffic(
         )
     else:
         scrape = await sample_release_gateways(client, release, namespace, routes, sampling.window_s)
-    demand, notes = await read_demand(client, pools, release, namespace) if pools else ({}, ())
+    demand, notes = (
+        await read_demand(client, pools, release, namespace, sampling.fetch_input) if pools else ({}, ())
+    )
     return TopInputs(scrape, sampling.window_s, datetime.now(UTC), demand, notes)
 
 
@@ -162,17 +174,20 @@ def _explain_failure(scrape: MetricsScrape) -> str:
 
 
 async def read_demand(
-    client: KubeClient, pools: Sequence[ComputePool], release: str, namespace: str
+    client: KubeClient,
+    pools: Sequence[ComputePool],
+    release: str,
+    namespace: str,
+    fetch_input: FetchInput,
 ) -> tuple[Mapping[str, float], Sequence[str]]:
     """Return the allocator's requests per second by Inference, and why those of some pools are unknown."""
     # The solver takes a second to import, and only its input is needed here.
     from tidegate.allocation import codec
-    from tidegate.services import what_if
 
     demand, notes = dict[str, float](), list[str]()
     for pool in pools:
         try:
-            last = await what_if.fetch_from_leader(client, pool.metadata.name, release, namespace)
+            last = await fetch_input(client, pool.metadata.name, release, namespace)
             snapshot = codec.decode_snapshot(last.snapshot)
         except (TidegateError, ValueError) as error:
             notes.append(f"the allocator's demand in ComputePool {pool.key} is unknown: {error}")
