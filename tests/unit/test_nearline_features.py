@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -312,7 +312,7 @@ async def test_a_result_names_the_streams_that_its_features_lack() -> None:
             return
 
     async with asking(gateway) as client:
-        order = client_order(client).model_copy(update={"call": call})
+        order = client_order(client).model_copy(update={"call": call, "marked_outputs": ("age",)})
         featured = FeaturedModel(Scoring(), FeatureClient(order, Model("age", "price").read_inputs))
         version, outputs = await featured.infer_outputs("a", MESSAGE)
         gateway.response = answer_ages
@@ -325,6 +325,26 @@ async def test_a_result_names_the_streams_that_its_features_lack() -> None:
     _, headers, body = gateway.requests[0]
     requested = json.loads(body[: int(headers[LENGTH_HEADER])])["outputs"]
     assert [item["name"] for item in requested] == ["age", NOT_CURRENT]
+
+
+async def test_a_result_names_no_streams_if_its_model_takes_no_feature_over_events() -> None:
+    mark = TensorSpec(name=NOT_CURRENT, dtype="BYTES", shape=(-1, 1))
+    clicks = TensorSpec(name="clicks_1h", dtype="FP32", shape=(-1, 1))
+    call = CALL.model_copy(update={"outputs": (AGE, clicks), "optional_outputs": (mark,)})
+    gateway = Gateway()
+    requested: list[list[str]] = []
+    async with asking(gateway) as client:
+        order = client_order(client).model_copy(update={"call": call, "marked_outputs": ("clicks_1h",)})
+        for model in (Model("age", "price"), Model("age", "clicks_1h")):
+            asked = FeatureClient(order, model.read_inputs)
+            with suppress(NoAnswerError):
+                # The gateway has no feature over events.
+                await asked.compute_inputs(MESSAGE)
+            await asked.close_client()
+            _, headers, body = gateway.requests[-1]
+            outputs = json.loads(body[: int(headers[LENGTH_HEADER])])["outputs"]
+            requested.append([item["name"] for item in outputs])
+    assert requested == [["age"], ["age", "clicks_1h", NOT_CURRENT]]
 
 
 async def test_a_model_without_a_feature_waits() -> None:

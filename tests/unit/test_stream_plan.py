@@ -111,9 +111,19 @@ def test_agents_ask_for_the_features_of_the_compute() -> None:
 def test_agents_ask_which_streams_could_not_be_read_with_a_redis_only() -> None:
     for store, marks in ((None, []), ({"redis": {"address": "redis.ads:6379"}}, [NOT_CURRENT])):
         compute = some_features(**live_features_spec(**({"store": store} if store else {})))
-        call = features_of(plan_stream(a_worker(), compute, GATEWAY, None)).call
-        assert call.outputs == compile_plan(compute).outputs
-        assert [spec.name for spec in call.optional_outputs] == marks
+        features = features_of(plan_stream(a_worker(), compute, GATEWAY, None))
+        assert features.call.outputs == compile_plan(compute).outputs
+        assert [spec.name for spec in features.call.optional_outputs] == marks
+        # The agent asks for the mark if the version that serves takes one of these.
+        assert bool(features.marked_outputs) == bool(marks)
+
+
+def test_features_that_read_no_stream_have_no_mark() -> None:
+    compute = some_features(**live_features_spec(store={"redis": {"address": "redis.ads:6379"}}))
+    features = features_of(plan_stream(a_worker(), compute, GATEWAY, None))
+    assert {"age", "idle", "idle_log"} <= {output.name for output in features.call.outputs}
+    assert {"idle", "idle_log"} <= set(features.marked_outputs)
+    assert "age" not in features.marked_outputs
 
 
 def test_features_of_another_namespace_are_called_by_their_own_name() -> None:

@@ -40,12 +40,17 @@ class KafkaOrder(ContractModel):
 class StreamFeatures(ContractModel):
     """How a pod gets the features of a message: by one call through the gateways at `gateway`, host:port.
 
-    The inputs of the call come from the message. Of its outputs, the model gets those that have the name of one of its inputs,
-    and the result those that are optional.
+    The inputs of the call come from the message. Of its outputs, the model gets those that have the name of one of its inputs.
+    The result gets the optional ones if the model takes one of `marked_outputs`.
     """
 
     gateway: str
     call: ModelCall
+    marked_outputs: tuple[str, ...] = Field(
+        default=(),
+        exclude_if=lambda outputs: not outputs,
+        description="outputs that may lack the newest events of a stream",
+    )
     revision: str = Field(
         min_length=1, description="changes with any of these fields or the plan; the report has it"
     )

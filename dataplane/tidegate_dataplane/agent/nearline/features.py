@@ -54,6 +54,7 @@ class FeatureClient:
     ) -> None:
         self.gateway = order.gateway
         self._call = order.call
+        self._marked = frozenset(order.marked_outputs)
         self._read_inputs = read_inputs
         self._clock = clock
         self._inputs: Mapping[str, TensorSpec] = {
@@ -116,7 +117,7 @@ class FeatureClient:
     async def compute_inputs(self, tensors: Sequence[InferenceTensor]) -> FeaturedInputs:
         """Return the inputs of the model: the features, and the tensors of the message that are for the model.
 
-        Features that may lack the newest events have a mark that names the streams.
+        Features that may lack the newest events have a mark that names streams of the FeatureCompute.
 
         Raises:
             MalformedError: the message lacks a tensor that the features need, or has one that is a feature.
@@ -129,7 +130,8 @@ class FeatureClient:
         if not outputs:
             raise self._note_absence(f"the model takes no feature of {self._call.title}")
         encoded = self._encode_inputs({tensor.name: tensor for tensor in tensors})
-        arrays = await self._request_features(encoded, outputs)
+        marks = () if self._marked.isdisjoint(taken) else self._call.optional_outputs
+        arrays = await self._request_features(encoded, outputs, marks)
 
         def read_tensors(specs: Sequence[TensorSpec]) -> tuple[InferenceTensor, ...]:
             return tuple(
@@ -139,7 +141,7 @@ class FeatureClient:
             )
 
         passed = (tensor for tensor in tensors if tensor.name not in self._inputs or tensor.name in taken)
-        return FeaturedInputs((*passed, *read_tensors(outputs)), read_tensors(self._call.optional_outputs))
+        return FeaturedInputs((*passed, *read_tensors(outputs)), read_tensors(marks))
 
     def _encode_inputs(self, tensors: Mapping[str, InferenceTensor]) -> list[EncodedTensor]:
         title = self._call.title
@@ -162,10 +164,9 @@ class FeatureClient:
         return encoded
 
     async def _request_features(
-        self, encoded: Sequence[EncodedTensor], outputs: Sequence[TensorSpec]
+        self, encoded: Sequence[EncodedTensor], outputs: Sequence[TensorSpec], marks: Sequence[TensorSpec]
     ) -> Arrays:
-        optional = self._call.optional_outputs
-        document = encode_document(encoded, (*outputs, *optional))
+        document = encode_document(encoded, (*outputs, *marks))
         body = b"".join((document, *(tensor.content for tensor in encoded)))
         headers = {**self._call.headers, LENGTH_HEADER: str(len(document))}
         limit_s = self._call.timeout_us / 1e6
@@ -184,7 +185,7 @@ class FeatureClient:
             raise self._note_absence(self._describe_status(response.status, _find_error(answer)))
         try:
             length = int(response.headers.get(LENGTH_HEADER) or len(answer))
-            arrays = decode_response(answer, length, outputs, optional)
+            arrays = decode_response(answer, length, outputs, marks)
         except ValueError as error:
             message = f"the response of {self._call.title} cannot be read: {error}"
             raise self._note_absence(message[:MAX_MESSAGE_CHARS]) from error

@@ -92,22 +92,25 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
     return plan.model_copy(update={"hash": plan.compute_digest()})
 
 
-def list_marks(plan: contract.FeaturePlan, used: Collection[str]) -> tuple[contract.TensorSpec, ...]:
-    """Return the output that names streams that could not be read, if one of the `used` features may lack their newest events.
+def list_marked_features(plan: contract.FeaturePlan) -> frozenset[str]:
+    """Return the features that may lack the newest events of streams that could not be read.
 
     That is the case with a Redis. A feature may read events by way of other features.
     """
-    if plan.store is None:
-        return ()
     reading: set[str] = set()
-    for feature in plan.features:
+    for feature in plan.features if plan.store is not None else ():
         if any(
             reference.origin is contract.ValueOrigin.STREAM
             or (reference.origin is contract.ValueOrigin.FEATURE and reference.column in reading)
             for reference in contract.list_references(feature)
         ):
             reading.add(feature.name)
-    if reading.isdisjoint(used):
+    return frozenset(reading)
+
+
+def list_marks(plan: contract.FeaturePlan, used: Collection[str]) -> tuple[contract.TensorSpec, ...]:
+    """Return the output that names streams that could not be read, if one of the `used` features may lack their newest events."""
+    if list_marked_features(plan).isdisjoint(used):
         return ()
     return (contract.TensorSpec(name=contract.NOT_CURRENT, dtype="BYTES", shape=(-1, 1)),)
 

@@ -10,7 +10,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.api.shared_names import describe_absence
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.features.feature_plan import compile_plan, list_marks
+from tidegate.planning.features.feature_plan import compile_plan, list_marked_features, list_marks
 from tidegate.planning.features.tensor_specs import format_spec, is_compatible
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.digest import hash_json
@@ -81,17 +81,19 @@ def _resolve_features(
     problem = _find_problem(inference, name, plan)
     if problem is not None:
         return PlanRefusal(Reason.PLAN_INVALID, f"{_PATH}: {problem}")
+    outputs = {output.name for output in plan.outputs}
     call = ModelCall(
         title=f"FeatureCompute {name}",
         headers=headers,
         model=compute.metadata.name,
         inputs=plan.inputs,
         outputs=plan.outputs,
-        optional_outputs=list_marks(plan, {output.name for output in plan.outputs}),
+        optional_outputs=list_marks(plan, outputs),
         timeout_us=_TIMEOUT // timedelta(microseconds=1),
     )
-    revision = hash_json([gateway, call.model_dump(mode="json"), plan.hash])
-    features = StreamFeatures(gateway=gateway, call=call, revision=revision)
+    marked = tuple(sorted(list_marked_features(plan) & outputs))
+    revision = hash_json([gateway, call.model_dump(mode="json"), marked, plan.hash])
+    features = StreamFeatures(gateway=gateway, call=call, marked_outputs=marked, revision=revision)
     if features == before or _is_rolled_out(compute, plan):
         return features
     if previous_features is not None:
