@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -266,3 +267,59 @@ def test_an_output_that_was_not_asked_for_is_left_out() -> None:
     head = {"outputs": [an_output()[0]["outputs"][0], {"name": "z", "datatype": "FP64"}]}  # type: ignore[index]
     body = json.dumps(head).encode()
     assert decode_response(body + b"1234", len(body), [Y]).keys() == {"y"}
+
+
+def decode_marks(piece: bytes, rows: int) -> Arrays:
+    """Decode a response whose only output is the mark of some rows."""
+    mark = TensorSpec(name=NOT_CURRENT, dtype="BYTES", shape=(-1, 1))
+    entry = {
+        "name": mark.name,
+        "datatype": mark.dtype,
+        "shape": [rows, 1],
+        "parameters": {"binary_data_size": len(piece)},
+    }
+    document = json.dumps({"outputs": [entry]}).encode()
+    return decode_response(document + piece, len(document), (mark,))
+
+
+def count_decoded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Return a function that returns how many texts were decoded one by one."""
+    decoded: list[int] = []
+    unpack_from = struct.unpack_from
+
+    def unpack(form: str, piece: memoryview, offset: int) -> tuple[int, ...]:
+        decoded.append(offset)
+        return unpack_from(form, piece, offset)
+
+    monkeypatch.setattr(struct, "unpack_from", unpack)
+    return lambda: len(decoded)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 200, 4096])
+def test_empty_marks_of_many_rows_are_not_decoded_one_by_one(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = count_decoded(monkeypatch)
+    marks = decode_marks(bytes(4 * rows), rows)[NOT_CURRENT]
+    assert (marks.dtype, marks.shape, marks.ravel().tolist()) == (np.dtype(object), (rows, 1), [b""] * rows)
+    assert decoded() == 0
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [[b"clicks", b"", b"orders,clicks"], [b"", b"", b"clicks"], [b"\0\0\0\0"], [b"\0\0\0\0", b""]],
+)
+def test_marks_of_which_some_have_text_are_decoded_as_before(
+    texts: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = count_decoded(monkeypatch)
+    piece = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    marks = decode_marks(piece, len(texts))[NOT_CURRENT]
+    assert (marks.shape, marks.ravel().tolist()) == ((len(texts), 1), texts)
+    assert decoded() == len(texts)
+
+
+@pytest.mark.parametrize("size", [4, 7, 12])
+def test_empty_marks_of_another_number_of_rows_are_an_error(size: int) -> None:
+    with pytest.raises(ValueError, match=r"cannot reshape|not what the protocol says"):
+        decode_marks(bytes(size), 2)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -141,6 +142,9 @@ def _encode_text(value: bytes | str) -> bytes:
 def _decode_tensor(name: str, piece: memoryview, dtype: str, shape: Sequence[int]) -> Array:
     if dtype != TEXT:
         return np.frombuffer(piece, dtype=NUMPY_TYPES[dtype]).reshape(shape)
+    if len(piece) == 4 * math.prod(shape) and not np.frombuffer(piece, dtype=np.uint8).any():
+        # Only empty texts, each a length of four bytes, as marks usually are: a loop over them takes many times as long.
+        return np.full(shape, b"", dtype=object)
     elements: list[bytes] = []
     offset = 0
     while offset < len(piece):
