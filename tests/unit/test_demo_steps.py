@@ -38,16 +38,54 @@ def test_a_step_that_the_last_run_lacks_has_no_estimate() -> None:
     assert first_lines(LAST_RUN, "Create a kind cluster", "Ask")[0] == "1  Create a kind cluster"
 
 
+def fail_progress(message: str) -> None:
+    """Take messages where none is expected."""
+    raise AssertionError(message)
+
+
 def test_durations_are_kept_in_the_cache_folder_for_the_next_run(tmp_path: Path) -> None:
     home = tmp_path / "new"
     assert read_durations(home) == {}
-    write_durations(home, LAST_RUN)
+    write_durations(home, LAST_RUN, fail_progress)
     kept = read_durations(home)
     assert (kept, [*kept]) == (LAST_RUN, [*LAST_RUN])
 
 
-@pytest.mark.parametrize("text", ["", '{"Ask": ', "[1]", '{"Ask": "soon"}', '{"Ask": null}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"Ask": ',
+        "[1]",
+        '{"Ask": "soon"}',
+        '{"Ask": null}',
+        '{"Ask": ' + "9" * 400 + "}",
+        "[" * 100_000,
+    ],
+)
 def test_a_broken_file_of_durations_gives_no_estimate(tmp_path: Path, text: str) -> None:
-    write_durations(tmp_path, LAST_RUN)
+    write_durations(tmp_path, LAST_RUN, fail_progress)
     (tmp_path / "demo-durations.json").write_text(text)
     assert read_durations(tmp_path) == {}
+
+
+@pytest.mark.parametrize("value", ["Infinity", "1e999", "-Infinity", "NaN", "-1"])
+def test_a_step_whose_kept_duration_is_none_has_no_estimate(tmp_path: Path, value: str) -> None:
+    (tmp_path / "demo-durations.json").write_text(f'{{"Start a cluster": {value}, "Ask": 20, "Stop": 0}}')
+    kept = read_durations(tmp_path)
+    assert kept == {"Ask": 20.0, "Stop": 0.0}
+    assert first_lines(kept, "Start a cluster", "Ask") == [
+        "1  Start a cluster",
+        "2  Ask  less than a minute left, if it takes as long as the last run",
+    ]
+
+
+def test_a_complete_demo_ends_well_although_its_durations_cannot_be_kept(tmp_path: Path) -> None:
+    home = tmp_path / "file"
+    home.write_text("")
+    messages: list[str] = []
+    write_durations(home, LAST_RUN, messages.append)
+    (message,) = messages
+    assert message.startswith(f"{home}/demo-durations.json cannot be written")
+    write_durations(tmp_path, LAST_RUN, fail_progress)
+    assert read_durations(tmp_path) == LAST_RUN

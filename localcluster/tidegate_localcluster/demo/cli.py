@@ -51,7 +51,7 @@ def up(
         settings = DemoSettings(source_root=find_source_root(), answers_per_version=answers)
         recipe = TrainingRecipe(settings.source_root, default_home())
         Demo(_select_platform(state_dir, on_kind=on_kind), recipe, settings, steps).run()
-    write_durations(default_home(), steps.seconds)
+    write_durations(default_home(), steps.seconds, steps.print_progress)
 
 
 @app.command()

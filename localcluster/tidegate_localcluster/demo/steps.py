@@ -1,6 +1,7 @@
 """Print the demo's steps, their progress and their durations, and keep the durations for the next run."""
 
 import json
+import math
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,24 +13,34 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from tidegate_localcluster.progress import Progress
+
 INDENT: Final = "      "
 _DURATIONS: Final = "demo-durations.json"
 
 
 def read_durations(home: Path) -> Mapping[str, float]:
-    """Return the seconds of each step of the last complete run, in their order; empty if there was none."""
+    """Return the seconds of each step of the last complete run, in their order; empty if there was none.
+
+    A value that is no duration is left out.
+    """
     try:
-        durations: Any = json.loads((home / _DURATIONS).read_text())
-        return {str(title): float(seconds) for title, seconds in durations.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        document: Any = json.loads((home / _DURATIONS).read_text())
+        durations = {str(title): float(seconds) for title, seconds in document.items()}
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         # What a run that was killed left behind is no reason to fail.
         return {}
+    return {title: seconds for title, seconds in durations.items() if 0 <= seconds < math.inf}
 
 
-def write_durations(home: Path, seconds: Mapping[str, float]) -> None:
-    """Keep the seconds of each step of a complete run in the cache folder."""
-    home.mkdir(parents=True, exist_ok=True)
-    (home / _DURATIONS).write_text(json.dumps(dict(seconds), indent=1) + "\n")
+def write_durations(home: Path, seconds: Mapping[str, float], progress: Progress) -> None:
+    """Keep the seconds of each step of a complete run in the cache folder, or report that it cannot be written."""
+    path = home / _DURATIONS
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(dict(seconds), indent=1) + "\n")
+    except OSError as error:
+        progress(f"{path} cannot be written, so that the next run has no estimate: {error}")
 
 
 class StepPrinter:
