@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from documented.pages import ROOT
@@ -49,12 +50,15 @@ def test_no_message_alert_or_runbook_names_an_object_of_one_release() -> None:
 
 
 def list_immutable_fields(node: Any, path: str = "") -> Iterator[str]:
-    """Yield the fields of a schema that a rule compares with their old value."""
+    """Yield the fields of a schema that a rule compares with their old value; fields of items have the path of their list."""
     for rule in node.get("x-kubernetes-validations", ()):
-        fields = set(re.findall(r"oldSelf((?:\.\w+)+)", rule["rule"]))
+        fields = set(re.findall(r"\boldSelf\b((?:\.\w+\b(?!\())*)", rule["rule"]))
         yield from (f"{path}{field}".removeprefix(".") for field in fields)
     for name, child in node.get("properties", {}).items():
         yield from list_immutable_fields(child, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(child := node.get(key), dict):
+            yield from list_immutable_fields(child, path)
 
 
 def advises_to_change(advice: str, field: str) -> bool:
@@ -80,6 +84,27 @@ def test_no_advice_is_to_change_a_field_that_the_api_server_keeps() -> None:
         if advises_to_change(message.what_to_do, field)
     ]
     assert wrong == []
+
+
+def with_rule(rule: str, **schema: Any) -> dict[str, Any]:
+    return {"x-kubernetes-validations": [{"rule": rule}], **schema}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fields"),
+    [
+        (with_rule("self.x.y == oldSelf.x.y"), ["spec.x.y"]),
+        (with_rule("self == oldSelf"), ["spec"]),
+        (with_rule("oldSelf.size() == self.size()"), ["spec"]),
+        ({"properties": {"x": with_rule("self == oldSelf")}}, ["spec.x"]),
+        ({"properties": {"x": {"items": with_rule("self.uri == oldSelf.uri")}}}, ["spec.x.uri"]),
+        ({"properties": {"x": {"additionalProperties": with_rule("self == oldSelf")}}}, ["spec.x"]),
+        (with_rule("self.x > 0", additionalProperties=True), []),
+        (with_rule("self.boldSelf.x == 1"), []),
+    ],
+)
+def test_an_immutable_field_is_found_wherever_its_rule_is(schema: Any, fields: list[str]) -> None:
+    assert list(list_immutable_fields({"properties": {"spec": schema}})) == fields
 
 
 def test_advice_to_change_a_field_is_told_from_advice_to_create_an_object_with_it() -> None:
