@@ -30,6 +30,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from harness.figures import round_figures
+
 from tidegate.allocation.snapshot import PoolInput, TierRule
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
@@ -141,11 +143,11 @@ def make_scenario(
 
 
 def describe_outcome(outcome: SimulationOutcome, bound: float) -> dict[str, Any]:
-    """Return the figures of a policy; `bound` is the oracle's value."""
+    """Return the figures of a policy, those with a target not rounded; `bound` is the oracle's value."""
     return {
-        "value_over_oracle": round(outcome.total_value / bound, 4),
+        "value_over_oracle": outcome.total_value / bound,
         "value": {tier.value: round(value) for tier, value in outcome.value.items()},
-        "missed_minutes": round(outcome.missed_minutes, 1),
+        "missed_minutes": outcome.missed_minutes,
         "backlog": round(outcome.backlog),
         "moved_slices": outcome.moved_slices,
         "idle_slice_hours": round(outcome.idle_slice_s / 3600, 1),
@@ -166,7 +168,7 @@ def measure_series(series: Series, options: argparse.Namespace) -> Mapping[str, 
     measured = {name: describe_outcome(outcome, bound) for name, outcome in outcomes.items()}
     for name, figures in measured.items():
         print(
-            f"{series.name:26} {name:14} {figures['value_over_oracle']:.4f}  missed {figures['missed_minutes']:8}"
+            f"{series.name:26} {name:14} {figures['value_over_oracle']:.4f}  missed {figures['missed_minutes']:8.1f}"
             f"  moved {figures['moved_slices']:7}",
             file=sys.stderr,
         )
@@ -205,11 +207,21 @@ def measure_parts(options: argparse.Namespace) -> int:
 
 
 def write_document(document: Mapping[str, Any], path: Path | None) -> None:
-    """Print a JSON document, and write it to a file if one is named."""
-    text = json.dumps(document, indent=1)
+    """Print a JSON document with rounded figures, and write it to a file if one is named."""
+    text = json.dumps(round_figures(document, 5), indent=1)
     print(text)
     if path is not None:
         path.write_text(text + "\n")
+
+
+def compute_means(document: Mapping[str, Mapping[str, Any]]) -> Mapping[str, float]:
+    """Return each policy's value over the oracle's, in the geometric mean of all series."""
+    return {
+        policy: math.exp(
+            sum(math.log(series[policy]["value_over_oracle"]) for series in document.values()) / len(document)
+        )
+        for policy in next(iter(document.values()))
+    }
 
 
 def find_missed_targets(means: Mapping[str, float], document: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -247,16 +259,7 @@ def main() -> int:
     document = {
         name: measure_series(read_series(options.folder, name), options) for name in options.series.split(",")
     }
-    summary = {
-        policy: round(
-            math.exp(
-                sum(math.log(series[policy]["value_over_oracle"]) for series in document.values())
-                / len(document)
-            ),
-            4,
-        )
-        for policy in next(iter(document.values()))
-    }
+    summary = compute_means(document)
     missed = find_missed_targets(summary, document)
     result = {"geometric_mean_over_oracle": summary, "missed_targets": missed, "series": document}
     write_document(result, options.output)

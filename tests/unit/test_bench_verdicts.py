@@ -10,6 +10,10 @@ import feature_speed
 import feature_tables
 import policies
 import pytest
+from harness.figures import round_figures
+
+from tidegate.api.inference import Tier
+from tidegate.simulation.outcome import SimulationOutcome
 
 
 def speed_loads(joined: float, *, before: float | None = None, wrong: int = 0) -> Mapping[str, Any]:
@@ -69,6 +73,34 @@ def test_mapped_tables_are_judged_at_every_size_and_by_their_conversion() -> Non
     ]
 
 
+def test_mapped_tables_that_are_a_little_too_slow_miss_their_target() -> None:
+    def ratios(mapped_ns: int) -> Mapping[str, float]:
+        times = (
+            {shape: [median_ns] for shape in feature_tables.SHAPES} for median_ns in (mapped_ns, 500_000)
+        )
+        return feature_tables.compute_ratios(*times)
+
+    kept, missed = (
+        feature_tables.find_missed_targets({"small": {"conversion": {}, **ratios(mapped_ns)}}, 0)
+        for mapped_ns in (550_000, 552_000)
+    )
+    assert kept == []
+    assert missed == [
+        "small, 64 keys x 8 features: mapped over memory 1.104, not 1.1",
+        "small, 1 user x 200 items: mapped over memory 1.104, not 1.1",
+    ]
+
+
+def test_figures_are_rounded_at_any_depth_for_printing() -> None:
+    figures = {"ratio": 1.10449, "calls": 400, "arms": [{"ms": 0.00049}, (2.0, "2.00049")], "missed": None}
+    assert round_figures(figures, 3) == {
+        "ratio": 1.104,
+        "calls": 400,
+        "arms": [{"ms": 0.0}, [2.0, "2.00049"]],
+        "missed": None,
+    }
+
+
 def policy(value: float, minutes: float) -> Mapping[str, Any]:
     return {"value_over_oracle": value, "missed_minutes": minutes}
 
@@ -107,3 +139,27 @@ def test_the_value_over_the_oracle_is_judged_in_the_mean() -> None:
     assert policies.find_missed_targets({"forecast": 0.949}, {"day": a_series()}) == [
         "value over the oracle 0.949, not 0.95"
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "minutes", "missed"),
+    [
+        (95.0, 150.0, []),
+        (94.996, 150.0, ["value over the oracle 0.94996, not 0.95"]),
+        (95.0, 150.04, ["day: 150.04 missed minutes, with the present rates 300"]),
+    ],
+)
+def test_an_allocator_that_is_a_little_too_bad_misses_its_target(
+    value: float, minutes: float, missed: list[str]
+) -> None:
+    def described(policy_value: float, policy_minutes: float) -> Mapping[str, Any]:
+        outcome = SimulationOutcome("any", {Tier.REALTIME: policy_value}, policy_minutes)
+        return policies.describe_outcome(outcome, 100.0)
+
+    day = {
+        **dict.fromkeys(policies.BASELINES, described(90.0, 400.0)),
+        "forecast": described(value, minutes),
+        "present": described(90.0, 300.0),
+    }
+    document = {"day": day}
+    assert policies.find_missed_targets(policies.compute_means(document), document) == missed
