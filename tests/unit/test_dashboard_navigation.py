@@ -49,6 +49,20 @@ async def test_without_a_chosen_namespace_links_name_none(dashboard: Dashboard) 
         assert 'href="/list/inferences"' in page
 
 
+async def test_a_chosen_namespace_is_kept_on_the_page_of_an_error(dashboard: Dashboard) -> None:
+    dashboard.show_fleet()
+    async with dashboard.browser() as browser:
+        for namespace, status, kept in (
+            ("?namespace=ads", 404, "/?namespace=ads"),
+            ("?namespace=a%22%3E%26b", 404, "/?namespace=a%22%3E%26b"),
+            ("", 404, "/"),
+        ):
+            for path in ("/inferences/ads/gone", "/no-such-page"):
+                answer = await browser.get(f"{path}{namespace}")
+                links = re.findall(r'<a [^>]*href="(/[^"]*)"', html.unescape(answer.text))
+                assert (answer.status_code, links) == (status, [kept, kept]), path
+
+
 async def test_demand_without_a_leader_names_the_cause_and_no_command(dashboard: Dashboard) -> None:
     dashboard.show_fleet()
     async with dashboard.browser() as browser:

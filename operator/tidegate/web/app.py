@@ -29,7 +29,13 @@ from tidegate.web.access.guard import RequestGuard
 from tidegate.web.access.tokens import TooManyTokensError
 from tidegate.web.app_state import AppState
 from tidegate.web.rendering import asset_hash, render_public_page
-from tidegate.web.request_context import ForbiddenError, ObjectNotFoundError, SignInRequiredError
+from tidegate.web.request_context import (
+    ForbiddenError,
+    ObjectNotFoundError,
+    SignInRequiredError,
+    encode_namespace,
+    read_namespace,
+)
 
 _STATUS_BY_ERROR: Final[tuple[tuple[type[Exception], int], ...]] = (
     (SignInRequiredError, 401),
@@ -112,7 +118,10 @@ async def _handle_error(request: Request, error: Exception) -> Response:
     if status == 401 and request.method == "GET":
         query = f"?{request.url.query}" if request.url.query else ""
         return login.redirect_to_sign_in(f"{request.url.path}{query}")
-    return render_public_page("refused.html", status, message=message, status_code=status)
+    namespace_query = encode_namespace(read_namespace(request))
+    return render_public_page(
+        "refused.html", status, message=message, status_code=status, kept=namespace_query
+    )
 
 
 def _find_status(error: Exception) -> int:

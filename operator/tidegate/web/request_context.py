@@ -62,6 +62,16 @@ def not_found_error(catalogue: AnyCache, key: ObjectKey) -> ObjectNotFoundError:
     )
 
 
+def read_namespace(request: Request) -> str:
+    """Return the namespace that the user has chosen, from the query of the address; empty for all."""
+    return request.query_params.get("namespace", "")[:_MAX_NAMESPACE]
+
+
+def encode_namespace(namespace: str) -> str:
+    """Return the query of an address that keeps a chosen namespace; empty without one."""
+    return f"?{urlencode({'namespace': namespace})}" if namespace else ""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """The user of one request, and what they may read and change."""
@@ -81,7 +91,7 @@ class RequestContext:
     @property
     def namespace_query(self) -> str:
         """Return the query of an address that keeps the chosen namespace; empty without one."""
-        return f"?{urlencode({'namespace': self.namespace_filter})}" if self.namespace_filter else ""
+        return encode_namespace(self.namespace_filter)
 
     @property
     def csrf_token(self) -> str:
@@ -153,8 +163,7 @@ async def authenticate_request(
             "create a token with kubectl create token <serviceaccount>"
         )
         raise SignInRequiredError(message)
-    namespace = request.query_params.get("namespace", "")[:_MAX_NAMESPACE]
-    return RequestContext(identity, app, app.changes.position, namespace)
+    return RequestContext(identity, app, app.changes.position, read_namespace(request))
 
 
 AuthenticatedContext = Annotated[RequestContext, Depends(authenticate_request)]
