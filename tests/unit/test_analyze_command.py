@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,23 @@ def test_messages_have_an_address_where_the_pages_have_one(
         shown = [line.strip() for line in files.run("-o", "wide").stdout.splitlines() if page in line]
         assert shown
         assert all(Path(path).is_file() for path in shown)
+
+
+def test_findings_are_shown_in_a_working_directory_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEGATE_DOCS_URL", raising=False)
+    files = Files(tmp_path)
+    files.write("access.yaml", model_access_body())
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    assert find_docs() == os.path.relpath(ROOT / "docs", gone)
+    gone.rmdir()
+    assert find_docs() == str(ROOT / "docs")
+    answer = files.run("-o", "wide")
+    assert not isinstance(answer.exception, OSError)
+    assert f"{ROOT}/docs/reference/messages/TG" in answer.stdout
 
 
 def test_an_installed_command_names_no_page_that_is_not_there(

@@ -144,7 +144,13 @@ def find_docs(package: Path = _PACKAGE) -> str | None:
     if address := os.environ.get("TIDEGATE_DOCS_URL", "").rstrip("/"):
         return address
     folder = package.parents[1] / "docs"
-    return os.path.relpath(folder) if (folder / "reference" / "messages").is_dir() else None
+    if not (folder / "reference" / "messages").is_dir():
+        return None
+    try:
+        return os.path.relpath(folder)
+    except FileNotFoundError:
+        # The working directory was deleted.
+        return str(folder)
 
 
 def print_report(report: Report, output: OutputFormat) -> None:
