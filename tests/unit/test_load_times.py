@@ -136,8 +136,18 @@ def test_an_inference_without_a_ready_pod_loads_as_long_as_its_last_replicas() -
     assert observe(a_member(), started("cpu-b-1", 90, pool="cpu-b")).times == ReplicaTimes()
 
 
-def test_pods_that_started_together_count_only_without_a_decision() -> None:
+@pytest.mark.parametrize(("pods_s", "load_s"), [(None, 90.0), (60.0, 60.0), (600.0, 90.0)])
+def test_the_shorter_load_time_of_pods_and_decisions_counts(pods_s: float | None, load_s: float) -> None:
+    """A pod that started with many others loads for longer, and so does a decision that waits for something else."""
     member = a_member()
-    member = replace(member, claim=replace(member.claim, load_s=600.0))
-    assert observe(member).times == ReplicaTimes(load_s=600.0)
-    assert observe(member, started("cpu-a-1", 90)).times == ReplicaTimes(load_s=90.0)
+    member = replace(member, claim=replace(member.claim, load_s=pods_s))
+    assert observe(member).times == ReplicaTimes(load_s=pods_s)
+    assert observe(member, started("cpu-a-1", 90)).times == ReplicaTimes(load_s=load_s)
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "/", ""])
+def test_a_decision_about_a_malformed_name_does_not_stop_the_allocator(name: str) -> None:
+    move = {"inference": name, "tier": "realtime", "from": 1, "to": 2, "slices": 1}
+    outcome = {"appliedAt": format_timestamp(NOW + timedelta(seconds=30))}
+    malformed = a_decision(name="cpu-a-2", moves=[move], outcome=outcome)
+    assert observe(a_member(), malformed, started("cpu-a-1", 90)).times == ReplicaTimes(load_s=90.0)

@@ -21,7 +21,7 @@ from tidegate.planning.allocator.freeze import find_freeze
 from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.other_pools import OtherPool, count_reliable
 from tidegate.planning.allocator.pool_group import MAX_POOLS, list_neighbours
-from tidegate.planning.allocator.replica_times import ReplicaTimes, measure_times
+from tidegate.planning.allocator.replica_times import ReplicaTimes, measure_decided_times
 from tidegate.planning.allocator.spare_plan import PoolSparePlan
 from tidegate.planning.batch.remaining_shards import count_remaining_shards
 from tidegate.planning.inference.deployments import LiveWorkload
@@ -66,8 +66,7 @@ class PoolObserver:
         slices = self.slices_cache.get_slices(pool)
         healthy = slices.healthy_nodes
         claims, decisions = self.placements.list_claims(name), self.list_decisions(name)
-        pod_loads = {claim.key: claim.load_s for claim in claims if claim.load_s is not None}
-        times = measure_times(decisions, pod_loads)
+        times = measure_decided_times(decisions)
         members: list[PoolMember] = []
         ready_on_unhealthy = departing = reserved = 0
         for claim in claims:
@@ -92,7 +91,7 @@ class PoolObserver:
                 exclusion_reason,
                 refusal_message,
                 lost,
-                times=times.get(claim.key, ReplicaTimes()),
+                times=times.get(str(claim.key), ReplicaTimes()).include_pods(claim.load_s),
             )
             members.append(self._add_other_pools(member, inference, name))
         now = self.clock.now()

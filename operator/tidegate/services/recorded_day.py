@@ -15,7 +15,7 @@ from tidegate.api.meta import API_VERSION, ObjectKey
 from tidegate.errors import PermanentError
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import key_of
-from tidegate.planning.allocator.replica_times import ReplicaTimes, measure_times
+from tidegate.planning.allocator.replica_times import ReplicaTimes, measure_decided_times
 from tidegate.planning.pools.claims import AssignedPod, find_median_load, read_assigned_pod
 from tidegate.resources.names import (
     INFERENCE_LABEL,
@@ -104,10 +104,16 @@ def make_recorded_objects(
     `pods` have the label of the pool; of `decisions`, those of other pools do not count.
     """
     name = pool.metadata.name
-    own = [decision for decision in decisions if decision.spec.pool == name]
-    return RecordedObjects(
-        pool, select_placed(name, inferences), measure_times(own, _measure_pod_loads(pods))
-    )
+    placed = select_placed(name, inferences)
+    decided = measure_decided_times(decision for decision in decisions if decision.spec.pool == name)
+    pod_loads = _measure_pod_loads(pods)
+    times = {
+        inference.key: decided.get(str(inference.key), ReplicaTimes()).include_pods(
+            pod_loads.get(inference.key)
+        )
+        for inference in placed
+    }
+    return RecordedObjects(pool, placed, times)
 
 
 def select_placed(pool: str, inferences: Iterable[Inference]) -> Sequence[Inference]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from math import ceil
 from statistics import median
 from typing import Final
 
-from tidegate.api.allocation_decision import AllocationDecision
-from tidegate.api.meta import ObjectKey
+from tidegate.api.allocation_decision import AllocationDecision, DecidedMove
+from tidegate.planning.pools.claims import MAX_REPLICA_TIME_S
 
 MAX_LEAD: Final = timedelta(hours=1)
 """How far ahead demand counts at most; spec.policy.forecast.horizon has the same limit."""
@@ -27,37 +27,50 @@ class ReplicaTimes:
     load_s: float | None = None
     drain_s: float | None = None
 
+    def include_pods(self, pod_load_s: float | None) -> ReplicaTimes:
+        """Return the times that decisions and ready pods show together; `pod_load_s` is the median of the pods, in seconds.
 
-def measure_times(
-    decisions: Iterable[AllocationDecision], pod_loads: Mapping[ObjectKey, float]
-) -> Mapping[ObjectKey, ReplicaTimes]:
-    """Return the times of the Inferences that the decisions about one pool or its pods show.
+        The shorter load time counts, because what disturbs a measurement lengthens it: a change of leader that of a decision,
+        and many others that start at the same time that of a pod.
+        """
+        if pod_load_s is None:
+            return self
+        return replace(self, load_s=pod_load_s if self.load_s is None else min(self.load_s, pod_load_s))
 
-    A decision has one time for all that it gives and one for all that it takes, so a load time is that of the decisions that
-    gave slices to this Inference alone, and a drain time that of those that took slices from it alone.
-    Without such a decision, the load time is the one of the ready pods, `pod_loads`: these may be few, and may have started
-    together with many others.
+
+def measure_decided_times(decisions: Iterable[AllocationDecision]) -> Mapping[str, ReplicaTimes]:
+    """Return the times that the decisions about one pool show, by the Inference that their moves name.
+
+    A decision has one time for all that it gives and one for all that it takes. A load time is therefore that of the decisions
+    that gave slices to this Inference alone and took none: it is unknown whether replicas waited for slices that others gave up.
+    A drain time is that of the decisions that took slices from this Inference alone.
+    Times of more than MAX_REPLICA_TIME_S are not counted.
     """
-    loads: dict[ObjectKey, list[float]] = {}
-    drains: dict[ObjectKey, list[float]] = {}
+    loads: dict[str, list[float]] = {}
+    drains: dict[str, list[float]] = {}
     for decision in decisions:
         outcome, moves = decision.status.outcome, decision.spec.moves
         if outcome is None:
             continue
-        takers = [move for move in moves if move.after > move.before]
         givers = [move for move in moves if move.after < move.before]
-        if outcome.reclaim_seconds is not None and len(givers) == 1:
-            drains.setdefault(ObjectKey.parse(givers[0].inference), []).append(outcome.reclaim_seconds)
-        reclaim_s = outcome.reclaim_seconds if len(moves) > 1 else 0.0
-        if outcome.applied_at is None or reclaim_s is None or len(takers) != 1 or takers[0].promoted:
-            continue
-        load_s = (outcome.applied_at - decision.spec.at).total_seconds() - reclaim_s
-        loads.setdefault(ObjectKey.parse(takers[0].inference), []).append(max(load_s, 0.0))
-    medians = {**pod_loads, **{key: median(seconds) for key, seconds in loads.items()}}
+        takers = [move for move in moves if move.after > move.before]
+        if len(givers) == 1 and outcome.reclaim_seconds is not None:
+            _add_time(drains, givers[0], outcome.reclaim_seconds)
+        if not givers and len(takers) == 1 and not takers[0].promoted and outcome.applied_at is not None:
+            _add_time(loads, takers[0], (outcome.applied_at - decision.spec.at).total_seconds())
     return {
-        key: ReplicaTimes(medians.get(key), median(drains[key]) if key in drains else None)
-        for key in sorted(medians.keys() | drains.keys())
+        name: ReplicaTimes(_find_median(loads.get(name)), _find_median(drains.get(name)))
+        for name in loads.keys() | drains.keys()
     }
+
+
+def _add_time(times: dict[str, list[float]], move: DecidedMove, seconds: float) -> None:
+    if 0 <= seconds <= MAX_REPLICA_TIME_S:
+        times.setdefault(move.inference, []).append(seconds)
+
+
+def _find_median(times: Sequence[float] | None) -> float | None:
+    return median(times) if times else None
 
 
 def compute_lead(load_s: float, interval: timedelta) -> timedelta:

@@ -12,7 +12,8 @@ from tidegate.planning.inference.deployments import LiveWorkload
 from tidegate.planning.pods import find_ready_time, is_ready
 from tidegate.resources.names import POOL_LABEL, TIER_LABEL, parse_slices, to_label_value
 
-_MAX_LOAD_S: Final = 900.0
+MAX_REPLICA_TIME_S: Final = 900.0
+"""A longer load or drain time is not counted: it contains something else, like a time without a leader."""
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -118,15 +119,14 @@ def read_assigned_pod(body: Mapping[str, Any]) -> AssignedPod | None:
 def _measure_load(body: Mapping[str, Any]) -> float | None:
     """Return the seconds from a ready pod's creation until it was ready.
 
-    A pod whose readiness was lost for a while looks as if it had loaded ever since: more than a quarter of an hour is not
-    counted.
+    A pod whose readiness was lost for a while looks as if it had loaded ever since.
     """
     ready_since, created = find_ready_time(body), body["metadata"].get("creationTimestamp")
     statuses = (body.get("status") or {}).get("containerStatuses") or ()
     if ready_since is None or not created or any(item.get("restartCount") for item in statuses):
         return None
     seconds = (ready_since - datetime.fromisoformat(created)).total_seconds()
-    return seconds if 0 <= seconds <= _MAX_LOAD_S else None
+    return seconds if 0 <= seconds <= MAX_REPLICA_TIME_S else None
 
 
 def find_median_load(pods: Iterable[AssignedPod]) -> float | None:
