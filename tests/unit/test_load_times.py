@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from tidegate.allocation.snapshot import DEFAULT_DRAIN_S, DEFAULT_LOAD_S
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import PoolShare
+from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.observed_pool import AllocationObserved, PoolMember
 from tidegate.planning.allocator.replica_times import ReplicaTimes
 from tidegate.planning.allocator.snapshot_builder import build_allocation_view
@@ -101,9 +103,8 @@ def test_the_allocator_plans_with_the_measured_times(
     assert (model.placements[0].load_s, model.placements[0].drain_s) == planned
 
 
-def observe(member: PoolMember, *decisions: AllocationDecision) -> PoolMember:
-    """The member as the allocator observes it, with these decisions in the caches."""
-    by_key = {decision.key: decision for decision in decisions}
+def make_observer(member: PoolMember, by_key: Mapping[ObjectKey, AllocationDecision]) -> PoolObserver:
+    """An observer with one member, and with these decisions in the cache."""
     store = SimpleNamespace(by_label=lambda *_: [{"metadata": {"name": key.name}} for key in by_key])
     caches: Any = SimpleNamespace(
         get_slices=lambda _: nodes(8),
@@ -114,12 +115,17 @@ def observe(member: PoolMember, *decisions: AllocationDecision) -> PoolMember:
         list_live=lambda _: (),
         get_plan=lambda _: None,
     )
-    observer = PoolObserver(
+    return PoolObserver(
         pools=caches, inferences=caches, decisions=cast("Any", SimpleNamespace(store=store, get=by_key.get)),
         slices_cache=caches, occupancy=caches, placements=caches, spares=caches, overrides=caches,
         clock=cast("Any", SimpleNamespace(now=lambda: NOW)),
     )  # fmt: skip
-    [seen] = observer.observe_pool(a_compute_pool()).members
+
+
+def observe(member: PoolMember, *decisions: AllocationDecision) -> PoolMember:
+    """The member as the allocator observes it, with these decisions in the cache."""
+    by_key = {decision.key: decision for decision in decisions}
+    [seen] = make_observer(member, by_key).observe_pool(a_compute_pool()).members
     return seen
 
 
@@ -151,3 +157,22 @@ def test_a_decision_about_a_malformed_name_does_not_stop_the_allocator(name: str
     outcome = {"appliedAt": format_timestamp(NOW + timedelta(seconds=30))}
     malformed = a_decision(name="cpu-a-2", moves=[move], outcome=outcome)
     assert observe(a_member(), malformed, started("cpu-a-1", 90)).times == ReplicaTimes(load_s=90.0)
+
+
+def test_a_load_time_is_measured_again_only_when_a_decision_has_changed() -> None:
+    decisions = [started("cpu-a-1", 90), a_decision(("ctr", 2, 3), name="cpu-a-2")]
+    by_key = {decision.key: decision for decision in decisions}
+    observer = make_observer(a_member(), by_key)
+
+    def read_times() -> ReplicaTimes:
+        [seen] = observer.observe_pool(a_compute_pool()).members
+        return seen.times
+
+    first = read_times()
+    assert first == ReplicaTimes(load_s=90.0)
+    assert read_times() is first
+    finished = started("cpu-a-2", 50)
+    by_key[finished.key] = finished
+    assert read_times() == ReplicaTimes(load_s=70.0)
+    by_key.clear()
+    assert read_times() == ReplicaTimes()
