@@ -57,7 +57,7 @@ class PoolForecaster:
         now_s = now.timestamp()
         short = frozenset(key for key in keys if self._book.measure_history_s(key, now_s) < MIN_HISTORY_S)
         ahead_s = {key: leads[key].total_seconds() for key in sorted(keys - short)}
-        fitted = self._book.list_due(ahead_s, now_s)[: ceil(len(keys) / _INFERENCES_PER_FIT)]
+        fitted = frozenset(self._book.list_due(ahead_s, now_s)[: ceil(len(keys) / _INFERENCES_PER_FIT)])
         peaks: dict[ObjectKey, float] = {}
         for key, seconds in ahead_s.items():
             peak = self._book.forecast_peak(key, now_s, seconds, may_fit=key in fitted)
