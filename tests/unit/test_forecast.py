@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from random import Random
 from zoneinfo import ZoneInfo
 
@@ -198,6 +198,35 @@ def test_without_a_change_of_clocks_a_zone_changes_no_forecast(zone: tzinfo, end
     assert model is not None
     assert fit_forecast(history, FIVE_MINUTES, same) == model
     assert forecast_rates(history, model, same) == forecast_rates(history, model)
+
+
+class CountingZone(ZoneInfo):
+    """A time zone with a count of how often its offset was read."""
+
+    reads = 0
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        self.reads += 1
+        return super().utcoffset(moment)
+
+
+@pytest.mark.parametrize("day", [date(2026, 3, 20), date(2026, 3, 29)])
+def test_a_pool_with_a_time_zone_reads_its_clock_once_for_equal_histories(day: date) -> None:
+    zone = CountingZone.no_cache("Europe/Berlin")
+    book, other = (ForecastBook[str](0.9, LocalClock(where)) for where in (zone, ZoneInfo("Europe/Berlin")))
+    end_s = datetime.combine(day, time(17), UTC).timestamp()
+    rates = [day_rate(number, DAY) for number in range(5 * DAY)]
+    for key, missing in (("ctr", 0), ("rank", 0), ("new", 1)):
+        for each in (book, other):
+            each.add_history(key, end_s - (len(rates) - missing) * BLOCK_S, rates[missing:])
+    first, reads = book.forecast_peak("ctr", end_s, 900.0), zone.reads
+    assert reads > 0
+    assert book.forecast_peak("rank", end_s, 900.0) == first
+    assert zone.reads == reads
+    # A shorter history has its own offsets.
+    assert book.forecast_peak("new", end_s, 900.0) == other.forecast_peak("new", end_s, 900.0)
+    assert zone.reads > reads
+    assert other.forecast_peak("ctr", end_s, 900.0) == first
 
 
 def fill_book(book: ForecastBook[str], count: int) -> float:
