@@ -285,8 +285,8 @@ class ForecastPolicy(ApiModel):
         Annotated[DurationText, duration_between("10s", "1h")],
         Field(
             description="How far ahead the demand for an Inference is forecast while no load time of its replicas in the pool is "
-            "measured, from 10s to 1h: replicas start that early. Once it is measured, they start earlier than they are needed by "
-            "the load time and policy.interval."
+            "measured, from 10s to 1h. Once it is measured, the demand is forecast for the load time and one policy.interval "
+            "ahead. Replicas start that long before they are needed."
         ),
     ] = "5m"
     quantile: Annotated[

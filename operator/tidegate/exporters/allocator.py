@@ -54,7 +54,7 @@ _FACTOR = ALLOCATOR.add_gauge(
 )
 _FORECAST = ALLOCATOR.add_gauge(
     "forecast_rate",
-    "Requests per second of the Inference that are expected at most until a replica that starts now serves, or within spec.policy.forecast.horizon where no load time is measured, or by an event of its spec.policy.events that is near; only if it is forecast, or in such an event.",
+    "Requests per second of the Inference that are expected at most until a replica that starts at the next decision serves, or within spec.policy.forecast.horizon where no load time is measured, or by an event of its spec.policy.events that is near; only if it is forecast, or in such an event.",
     "pool",
     "inference",
 )

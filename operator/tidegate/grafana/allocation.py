@@ -57,7 +57,7 @@ ALLOCATION: Final = Dashboard(
                 ),
                 Panel(
                     title="Forecast by Inference",
-                    description="Highest demand that is expected until a replica that starts now serves, or by an event of spec.policy.events that is near; only where the pool forecasts it or plans for an event.",
+                    description="Highest demand that is expected until a replica that starts at the next decision serves, or within spec.policy.forecast.horizon where no load time is measured, or by an event of spec.policy.events that is near; only where the pool forecasts it or plans for an event.",
                     queries=(
                         PanelQuery(
                             f"max by (pool, inference) ({pool_series('tidegate_allocator_forecast_rate')})",
