@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -127,6 +128,22 @@ def test_manifest_that_does_not_fit_is_named(
     result = run(trace, "-f", manifest, "--slices", "20", "--last", "1h")
     assert result.exit_code == 3
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("policies", "exit_code"), [(("present", "static"), 0), (("forecast",), 3), (("static", "forecast"), 3)]
+)
+def test_a_pool_with_an_unknown_time_zone_can_be_simulated_without_forecasts(
+    trace: Path, tmp_path: Path, policies: Sequence[str], exit_code: int
+) -> None:
+    zone = "policy: {forecast: {timeZone: Mars/Olympus}}\n  tiers: {offline"
+    manifest = write(tmp_path / "pool.yaml", POOL.read_text().replace("tiers: {offline", zone, 1))
+    chosen = [argument for name in policies for argument in ("--policy", name)]
+    result = run(trace, "-f", manifest, "--slices", "20", "--last", "10m", *chosen)
+    assert result.exit_code == exit_code, result.stderr
+    assert ("there is no such time zone" in result.stderr) is (exit_code == 3)
+    listed = [line.split()[0] for line in result.stdout.splitlines()[3:]]
+    assert listed == ([] if exit_code else ["POLICY", *policies, "oracle"])
 
 
 @pytest.mark.parametrize("chosen", [(), ("--pool", "cpu-a")])

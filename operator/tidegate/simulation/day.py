@@ -24,6 +24,7 @@ from tidegate.resources.names import (
     RECORDED_SLICES_ANNOTATION,
 )
 from tidegate.simulation.changes import SimulatedDay, change_day, place_outages
+from tidegate.simulation.policies import FORECAST, select_names
 from tidegate.simulation.scenario import Scenario, SimulatedModel
 from tidegate.simulation.trace import DemandTrace
 
@@ -82,7 +83,8 @@ def make_scenario(
         dwell_s=parse_duration(pool.spec.policy.dwell).total_seconds(),
         history={key: values[: total - simulated] for key, values in rates.items()},
         begin=begin,
-        zone=_read_zone(pool),
+        # Without its zone a pool forecasts nothing, so only the other policies can be simulated.
+        zone=_read_zone(pool) if FORECAST in select_names(options.policies) else UTC,
         calendar=calendar,
         outages=place_outages(options.changes.lost_nodes, pool_input.nodes),
         spare_rules=_read_spare_rules(pool, pool_input) if _shares_spares(pool) else None,
