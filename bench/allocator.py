@@ -60,7 +60,7 @@ def make_fleet(models: int, pools: int, coupled: float, seed: int) -> Allocation
         tier = list(Tier)[number % 3]
         rate = random.uniform(50, 400)
         placements: list[PlacementInput] = []
-        for pool in random.sample(names, 2 if random.random() < coupled else 1):
+        for pool in random.sample(names, 2 if len(names) > 1 and random.random() < coupled else 1):
             ready = random.randint(1, 6)
             used[pool] += ready
             local_rate = rate * random.uniform(0.7, 1.3)
@@ -77,11 +77,14 @@ def make_fleet(models: int, pools: int, coupled: float, seed: int) -> Allocation
                 VALUES[tier] * random.uniform(0.5, 2),
             )
         )
-    rules = (TierRule(Tier.REALTIME, 10), TierRule(Tier.OFFLINE, 0, 80))
-    return AllocationSnapshot(
-        tuple(PoolInput(name, int(used[name] * 1.15), nodes=8, spares=2, tiers=rules) for name in names),
-        tuple(inputs),
-    )
+
+    def make_pool(name: str) -> PoolInput:
+        # A third of the replicas are offline.
+        most = max(80, int(used[name] * 0.36))
+        rules = (TierRule(Tier.REALTIME, 10), TierRule(Tier.OFFLINE, 0, most))
+        return PoolInput(name, int(used[name] * 1.15), nodes=8, spares=2, tiers=rules)
+
+    return AllocationSnapshot(tuple(map(make_pool, names)), tuple(inputs))
 
 
 def apply_with_drift(snapshot: AllocationSnapshot, assignment: Assignment, seed: int) -> AllocationSnapshot:
