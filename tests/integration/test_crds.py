@@ -207,7 +207,7 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
         "mode": "RecommendOnly",
         "interval": "30s",
         "dwell": "5m",
-        "forecast": {"horizon": "5m", "quantile": "0.9"},
+        "forecast": {"horizon": "5m", "quantile": "0.9", "timeZone": "UTC"},
         "events": [{**event, "timeZone": "UTC"}],
         "nodeLoss": {"mode": "Priced", "expectedEvery": "720h"},
     }
