@@ -15,7 +15,9 @@ from tidegate_dataplane.graph_passes.samples import Request
 MIN_SPEEDUP: Final = 0.97
 """A pass is left out if it is slower than this at any measured request."""
 MIN_UNSHARED_SPEEDUP: Final = 0.9
-"""The same for a graph that shares rows, at requests that have nothing to share: one row, or rows that differ."""
+"""The same for a graph that shares rows, at requests that have little to share: few rows, or rows that differ."""
+MIN_SHARED_ROWS: Final = 8
+"""Requests with fewer have little to share: what is computed once costs as much as the operations that repeat it."""
 MAX_CLIENT_SHAPES: Final = 3
 """Shapes of clients' requests that are measured; each takes as long as one number of rows."""
 
@@ -27,7 +29,7 @@ class ClientSpeedup:
     rows: int
     ratio: float
     can_share: bool
-    """Whether it has several rows, and equal ones of all shared inputs."""
+    """Whether it has at least `MIN_SHARED_ROWS` rows, and equal ones of all shared inputs."""
 
 
 def choose_requests(requests: Sequence[Request]) -> list[Request]:
@@ -53,15 +55,15 @@ def explain_slowness(
 ) -> str:
     """Return why a graph with these speed-ups is not used; empty if it pays.
 
-    `speedups` are those of random requests, by rows. With `shares_rows`, a request that has nothing to share is none to be
+    `speedups` are those of random requests, by rows. With `shares_rows`, a request that has little to share is none to be
     faster at.
     """
-    judged = {rows: ratio for rows, ratio in speedups.items() if rows > 1 or not shares_rows} or speedups
-    slowest = min(judged, key=lambda rows: judged[rows])
-    if judged[slowest] < MIN_SPEEDUP:
-        return f"slower at {slowest} rows: {judged[slowest]:.2f}x"
-    if speedups.get(1, 1.0) < MIN_UNSHARED_SPEEDUP:
-        return f"slower at 1 rows: {speedups[1]:.2f}x"
+    judged = {
+        rows: ratio for rows, ratio in speedups.items() if rows >= MIN_SHARED_ROWS or not shares_rows
+    } or speedups
+    for rows, ratio in sorted(speedups.items(), key=lambda entry: entry[1]):
+        if ratio < (MIN_SPEEDUP if rows in judged else MIN_UNSHARED_SPEEDUP):
+            return f"slower at {rows} rows: {ratio:.2f}x"
     ratios = list(judged.values())
     for client in clients:
         is_judged = client.can_share or not shares_rows

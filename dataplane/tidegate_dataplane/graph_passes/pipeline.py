@@ -15,6 +15,7 @@ from onnxscript import optimizer
 from tidegate_dataplane.graph_passes.fuse_embeddings import fuse_embeddings
 from tidegate_dataplane.graph_passes.late_broadcasts import drop_repetitions
 from tidegate_dataplane.graph_passes.payoff import (
+    MIN_SHARED_ROWS,
     ClientSpeedup,
     choose_requests,
     count_rows,
@@ -356,7 +357,7 @@ class _Trial:
                 _pair_requests([request], shared_before, shared_after) if is_equal else [(request, request)]
             )
             [ratio] = measure_speedups(before, after, pairs)
-            measured.append(ClientSpeedup(rows, ratio, can_share=is_equal and rows > 1))
+            measured.append(ClientSpeedup(rows, ratio, can_share=is_equal and rows >= MIN_SHARED_ROWS))
         return tuple(measured)
 
     def _check_unshared(self, session: Session, shared: tuple[str, ...]) -> None:
