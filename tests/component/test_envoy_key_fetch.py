@@ -113,7 +113,9 @@ async def asks(envoy: Envoy, token: str, listener: str = "gateway") -> tuple[int
         return said.status, await said.text()
 
 
-@pytest.mark.slow("it is code of Envoy that we do not use; test_xds_issuers.py has how our servers fetch keys")
+@pytest.mark.slow(
+    "it is code of Envoy that we do not use; test_xds_issuers.py has how our servers fetch keys"
+)
 @pytest.mark.parametrize("ahead", [False, True], ids=["when a call needs them", "ahead of calls"])
 async def test_each_filter_fetches_for_itself_and_without_fetching_ahead_an_absent_issuer_shuts_everybody_out(
     tmp_path: Path, ahead: bool
