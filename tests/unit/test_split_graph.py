@@ -119,7 +119,7 @@ def test_the_network_of_a_fused_graph_has_no_table_and_no_integer() -> None:
     parts = split(fused, graph.request(ROWS, np.random.default_rng(1)))
     assert parts.lookups is not None
     operators = {node.op_type for node in parts.lookups.graph.node}
-    assert {"Gather", "Where"} <= operators
+    assert {"Gather", "If"} <= operators
     assert {value.dtype for value in parts.network.graph.inputs} == {ir.DataType.FLOAT}
     assert not parts.network.graph.initializers.keys() & {
         tensor.name for tensor in parts.lookups.graph.initializer if len(tensor.dims) == 2

@@ -139,28 +139,30 @@ class _Fusion:
     def _check_range(self, ids: ir.Value, outside: int) -> ir.Value:
         """Return ids counted from the start of their table, `outside` for each that is not in it.
 
-        Negative ids are counted from the end. Where the graph itself bounds the ids, there is no comparison.
+        Nearly all requests have ids from 0 to the end of the table alone, so that they pay for one comparison with each
+        bound, and none of what the others need. Where the graph itself bounds the ids, there is no comparison.
         """
         bounds = [bound_values(column.ids) for column in self._columns]
         entries = np.array([column.entries for column in self._columns])
         if all(low >= 0 and high < size for (low, high), size in zip(bounds, entries, strict=True)):
             return ids
+        zero = self._new.add_constant(np.array(0, dtype=np.int64))
         sizes = self._add_vector(self._new, entries)
+        is_other = self._new.add_node("GreaterOrEqual", [ids, sizes])
         if any(low < 0 for low, _ in bounds):
             # One zero for each column: ONNX Runtime takes five times as long to compare with a single one.
             zeros = self._add_vector(self._new, np.zeros_like(entries))
-            from_end = self._new.add_node("Add", [ids, sizes])
-            ids = self._new.add_node("Where", [self._new.add_node("Less", [ids, zeros]), from_end, ids])
-            is_inside = self._new.add_node(
-                "And",
-                [
-                    self._new.add_node("Less", [ids, sizes]),
-                    self._new.add_node("GreaterOrEqual", [ids, zeros]),
-                ],
-            )
-        else:
-            is_inside = self._new.add_node("Less", [ids, sizes])
-        return self._new.add_node("Where", [is_inside, ids, self._new.add_constant(np.array(outside))])
+            is_other = self._new.add_node("Or", [is_other, self._new.add_node("Less", [ids, zeros])])
+        outside_count = self._new.add_node("Cast", [is_other], {"to": ir.DataType.INT32})
+        outside_count = self._new.add_node("ReduceSum", [outside_count], {"keepdims": 0})
+        is_plain = self._new.add_node(
+            "Equal", [outside_count, self._new.add_constant(np.array(0, dtype=np.int32))]
+        )
+        return self._new.add_choice(
+            is_plain,
+            lambda plain: plain.add_node("Identity", [ids]),
+            lambda other: _wrap_ids(other, ids, sizes, zero, self._new.add_constant(np.array(outside))),
+        )
 
     def _index_pieces(self, new: Rewriting, ids: ir.Value, bases: Array) -> ir.Value:
         """Return the rows of the fused table that each id stands for."""
@@ -346,6 +348,17 @@ class _Fusion:
     def _add_slice(self, flat: ir.Value, start: int, stop: int, axis: int) -> ir.Value:
         bounds = [self._new.add_constant(np.array([number])) for number in (start, stop, axis)]
         return self._new.add_node("Slice", [flat, *bounds])
+
+
+def _wrap_ids(new: Rewriting, ids: ir.Value, sizes: ir.Value, zero: ir.Value, outside: ir.Value) -> ir.Value:
+    """Count negative ids from the end of their table, and put those that are in no row of it outside of all tables."""
+    wrapped = new.add_node(
+        "Where", [new.add_node("Less", [ids, zero]), new.add_node("Add", [ids, sizes]), ids]
+    )
+    is_inside = new.add_node(
+        "And", [new.add_node("GreaterOrEqual", [wrapped, zero]), new.add_node("Less", [wrapped, sizes])]
+    )
+    return new.add_node("Where", [is_inside, wrapped, outside])
 
 
 def _sort_by_concat(columns: Sequence[EmbeddingColumn]) -> list[EmbeddingColumn]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -43,11 +43,36 @@ class Rewriting:
         name = next(name for name in self._names if name not in self._graph.initializers)
         return self._tape.initializer(ir.tensor(array, name=name))
 
+    def add_choice(
+        self,
+        condition: ir.Value,
+        when_true: Callable[[Rewriting], ir.Value],
+        when_false: Callable[[Rewriting], ir.Value],
+    ) -> ir.Value:
+        """Add an If whose branches consist of the nodes that the functions add, and return its output."""
+        branches = {
+            "then_branch": self._build_branch(when_true),
+            "else_branch": self._build_branch(when_false),
+        }
+        return self._tape.op("If", [condition], branches)
+
     def insert_nodes(self) -> None:
         """Insert the nodes at the end of the graph, whose order `finish_rewrite` restores."""
         self._graph.extend(self._tape.nodes)
         for value in self._tape.initializers:
             self._graph.register_initializer(value)
+
+    def _build_branch(self, build: Callable[[Rewriting], ir.Value]) -> ir.Graph:
+        branch = Rewriting(self._graph, self._prefix)
+        output = build(branch)
+        if branch._tape.initializers:
+            message = "a branch reads the constants of its graph: add them there"
+            raise ValueError(message)
+        # ONNX Runtime refuses a name that the outer graph has too, and NameFixPass does not see one that comes later there.
+        for node in branch._tape.nodes:
+            for value in node.outputs:
+                value.name = next(self._names)
+        return ir.Graph([], [output], nodes=branch._tape.nodes, name=f"{self._prefix}.branch")
 
 
 def rename_output(old: ir.Value, new: ir.Value) -> None:
