@@ -21,9 +21,9 @@ from tidegate_dataplane.runner_interface import COMPILE_FOLDER_FILE
 INCOMING = ".incoming"
 PARTS = ".parts"
 COMPILE_DIR = "compile"
+"""Folder of the cache through which agent, compiler and runners exchange what was compiled."""
 COMPILED_DIR = "compiled"
 """Of the files that pods share through an object store; processes of the model have no access to it."""
-"""Folder of the cache through which agent, compiler and runners exchange what was compiled."""
 PACKAGE = Path(__file__).parent.parent
 HOST_MODELS = {
     ModelFormat.ONNX: PACKAGE / "models" / "host" / "model.py",

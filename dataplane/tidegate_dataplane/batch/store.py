@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.folder_source import folder_source
-from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
+from tidegate_dataplane.agent.artefacts.object_store import open_object_store
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.agent.settings import AgentSettings
@@ -121,7 +121,7 @@ def open_source(uri: str, settings: AgentSettings, credentials: SecretCredential
         raise TableError(f"tables cannot be read from {uri}: use s3://, gs:// or pvc://")
     if parsed.scheme.traits.is_mounted:
         return folder_source(parsed, file_root=settings.file_root, pvc_root=settings.pvc_root)
-    return _open_object_store(parsed, settings, credentials)
+    return open_object_store(parsed, settings, credentials)
 
 
 def open_sink(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> TableSink:
@@ -136,18 +136,7 @@ def open_sink(uri: str, settings: AgentSettings, credentials: SecretCredentials)
         raise TableError(f"results cannot be written to {uri}: use s3://, gs:// or pvc://")
     if parsed.scheme.traits.is_mounted:
         return ClaimFolder(parsed, settings.batch_pvc_root)
-    return _open_object_store(parsed, settings, credentials)
-
-
-def _open_object_store(
-    uri: ArtefactUri, settings: AgentSettings, credentials: SecretCredentials
-) -> ObjectSource:
-    return ObjectSource(
-        uri,
-        credentials,
-        allow_loopback=settings.allow_loopback,
-        stall_timeout_s=settings.stall_timeout_s,
-    )
+    return open_object_store(parsed, settings, credentials)
 
 
 async def read_file(source: TableSource, path: str) -> bytes | None:

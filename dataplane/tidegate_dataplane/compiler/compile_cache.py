@@ -85,12 +85,12 @@ class CompileCache:
         """Add a file; return False if it does not fit anywhere, or cannot be written."""
         try:
             is_kept = self._keep_on_node(name, content)
-            is_open = self._store is not None and self._store.is_open
-            is_offered = is_open and self._store is not None and self._store.offer_file(name, content)
+            if self._store is None or not self._store.is_open:
+                return is_kept
+            return self._store.offer_file(name, content) or is_kept
         except OSError as error:
             log.warning("compiled_file_not_shared", file=name, error=str(error))
             return False
-        return is_kept or is_offered
 
     def _keep_on_node(self, name: str, content: Path | bytes) -> bool:
         size = len(content) if isinstance(content, bytes) else content.stat().st_size

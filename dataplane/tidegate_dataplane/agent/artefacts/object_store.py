@@ -15,6 +15,7 @@ from tidegate_dataplane.agent.artefacts.folder_source import MAX_FILES
 from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, ResumePoint
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError, DeniedError
+from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.contract import FailureReason, UriScheme
 
 if TYPE_CHECKING:
@@ -281,6 +282,18 @@ class ObjectSource:
             FailureReason.FETCH_FAILED,
             f"{object_uri} cannot be {verb or 'fetched'}: {self._credentials.redact_secrets(detail)}",
         )
+
+
+def open_object_store(
+    uri: ArtefactUri, settings: AgentSettings, credentials: SecretCredentials
+) -> ObjectSource:
+    """Open a folder of an object store with the limits of this pod."""
+    return ObjectSource(
+        uri,
+        credentials,
+        allow_loopback=settings.allow_loopback,
+        stall_timeout_s=settings.stall_timeout_s,
+    )
 
 
 def _store_scheme(uri: ArtefactUri) -> Literal[UriScheme.S3, UriScheme.GS]:

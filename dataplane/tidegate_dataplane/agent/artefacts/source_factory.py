@@ -5,12 +5,12 @@ from functools import partial
 from typing import assert_never
 
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
-from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_credentials
+from tidegate_dataplane.agent.artefacts.credentials import read_credentials
 from tidegate_dataplane.agent.artefacts.folder_source import folder_source
 from tidegate_dataplane.agent.artefacts.hf import HfSource
 from tidegate_dataplane.agent.artefacts.https import HttpsSource
 from tidegate_dataplane.agent.artefacts.node_cache import CachedSource, NodeCache
-from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
+from tidegate_dataplane.agent.artefacts.object_store import ObjectSource, open_object_store
 from tidegate_dataplane.agent.artefacts.oci import OciSource
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource, OpenSource
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
@@ -42,7 +42,7 @@ def make_source_opener(settings: AgentSettings, environment: Mapping[str, str]) 
 
         match uri.scheme:
             case UriScheme.S3 | UriScheme.GS:
-                source: ArtefactSource = _open_object_store(uri, settings, credentials)
+                source: ArtefactSource = open_object_store(uri, settings, credentials)
             case UriScheme.OCI:
                 return OciSource(
                     uri,
@@ -73,17 +73,6 @@ def make_store_opener(
     settings: AgentSettings, environment: Mapping[str, str]
 ) -> Callable[[ArtefactUri], ObjectSource]:
     """Return the function that opens an object store for files of the pod's own; credentials are read at every opening."""
-    return lambda uri: _open_object_store(
+    return lambda uri: open_object_store(
         uri, settings, read_credentials(settings.secret_dir, settings.secret_name, environment)
-    )
-
-
-def _open_object_store(
-    uri: ArtefactUri, settings: AgentSettings, credentials: SecretCredentials
-) -> ObjectSource:
-    return ObjectSource(
-        uri,
-        credentials,
-        allow_loopback=settings.allow_loopback,
-        stall_timeout_s=settings.stall_timeout_s,
     )

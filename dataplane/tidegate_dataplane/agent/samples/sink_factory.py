@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_credentials
-from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
+from tidegate_dataplane.agent.artefacts.object_store import open_object_store
 from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.nats_server import SCHEMES
 from tidegate_dataplane.agent.refusals import ArtefactError
@@ -44,12 +44,7 @@ def make_sink_opener(settings: AgentSettings, environment: Mapping[str, str]) ->
             if uri.scheme.traits.is_mounted:
                 return ClaimStore(uri, settings.sample_pvc_root)
             storage = read_credentials(settings.secret_dir, settings.secret_name, environment)
-            return ObjectSource(
-                uri,
-                read_secret(order.secret) if order.secret else storage,
-                allow_loopback=settings.allow_loopback,
-                stall_timeout_s=settings.stall_timeout_s,
-            )
+            return open_object_store(uri, settings, read_secret(order.secret) if order.secret else storage)
 
         portion = Portion(MAX_RECORDS, settings.sample_file_bytes, settings.sample_file_age_s)
         return FileSampleSink(uri, origin, open_store, portion, now=lambda: datetime.now(UTC))
