@@ -75,8 +75,8 @@ STAGES: Final = (
     ),
     Stage("alone", ("-v", "--cluster-tests=alone", "tests/e2e"), reruns=True, on_cluster=True),
 )
-_LANES: Final = (("unit", "fast", "servers"), ("cluster", "alone"))
-"""Names of stages that run one after the other, beside the other lane.
+_LANES: Final = (("servers",), ("unit", "fast", "cluster", "alone"))
+"""Names of stages that run one after the other, beside the other lane; both lanes take about as long.
 
 `alone` needs the cluster for itself, not the machine. The cluster starts beside `unit`.
 """
@@ -178,23 +178,24 @@ def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner
     with cluster as shared, ThreadPoolExecutor() as side_by_side:
 
         def run(lane: Sequence[Stage]) -> Sequence[Outcome]:
-            outcomes: list[Outcome] = []
-            if any(stage.on_cluster for stage in lane):
-                may_run, says = shared.wait_until_up()
-                print(says, flush=True)
-                if not may_run:
-                    lost = Failed("the shared cluster did not start: see build/test-results/cluster.log")
-                    return [Outcome(stage.name, 1, Results(), 0.0, lost) for stage in lane]
-            for stage in lane:
+            outcomes = [run_stage(stage, arguments, pytest) for stage in lane if not stage.on_cluster]
+            on_it = [stage for stage in lane if stage.on_cluster]
+            if not on_it:
+                return outcomes
+            may_run, says = shared.wait_until_up()
+            print(says, flush=True)
+            if not may_run:
+                lost = Failed("the shared cluster did not start: see build/test-results/cluster.log")
+                return [*outcomes, *(Outcome(stage.name, 1, Results(), 0.0, lost) for stage in on_it)]
+            for stage in on_it:
                 outcome = run_stage(_completed(stage, outcomes), arguments, pytest)
                 outcomes.append(outcome)
-                if stage.on_cluster and (end := shared.find_end()):
+                if end := shared.find_end():
                     outcome.reruns = Failed(
                         f"the shared cluster ended by itself: {'; '.join(end.splitlines())}"
                     )
                     break
-            if any(stage.on_cluster for stage in lane):
-                shared.end()
+            shared.end()
             return outcomes
 
         try:

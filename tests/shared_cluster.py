@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -58,8 +59,10 @@ def start_cluster(cluster: LocalCluster) -> int:
         return 1 if os.environ.get("CI") else NOT_HERE
     # Under the id of tests/run.py, which also ends the cluster.
     enter_account_of(os.getppid())
+    started = time.monotonic()
     start(cluster, supplies, say)
     with install_for_tests(cluster, say):
+        say(f"up after {time.monotonic() - started:.0f} s")
         return 0
 
 
