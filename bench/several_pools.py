@@ -33,7 +33,7 @@ from typing import Final
 
 from tidegate.allocation.assembly import SolveLimits
 from tidegate.allocation.assignment import Assignment, MoveAction
-from tidegate.allocation.curves import CapacityCurve
+from tidegate.allocation.curves import CapacityCurve, linear_curve
 from tidegate.allocation.snapshot import (
     AllocationSnapshot,
     DemandInput,
@@ -252,7 +252,14 @@ class PooledDay:
                 )
                 room = self._state.count_free(name)
                 others.append(
-                    OtherPool(counts.current, counts.ready, room, model.capacities[name], is_before, name)
+                    OtherPool(
+                        counts.current,
+                        counts.ready,
+                        room,
+                        linear_curve(model.capacities[name]),
+                        is_before,
+                        name,
+                    )
                 )
         return others
 

@@ -49,6 +49,10 @@ def _inference(name: str, path: str, says: str, **spec: Any) -> Refusal:
     return Refusal(name, inference_body(**spec), f"spec.{path}", says)
 
 
+def _together(replicas: int, rate: str = "9") -> dict[str, Any]:
+    return {"replicas": replicas, "requestsPerSecond": rate}
+
+
 def _logging(sample: str = "0.1", *, files: dict[str, str] | None = None, **nats: str) -> dict[str, Any]:
     sink: dict[str, Any] = {"nats": {"url": "nats://nats.ads:4222", "subject": "samples.ctr", **nats}}
     return {"sample": sample, "sink": sink | ({"files": files} if files else {})}
@@ -679,6 +683,21 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         "capacity.requestsPerSecond",
         "must be a decimal number in quotes",
         capacity={"requestsPerSecond": "-3"},
+    ),
+    *(
+        _inference(
+            f"capacity-together-{name}",
+            f"capacity.together{path}",
+            says,
+            capacity={"requestsPerSecond": "9", "together": together},
+        )
+        for name, path, says, together in (
+            ("one", "[0].replicas", "greater than or equal to 2", [_together(1)]),
+            ("many", "[0].replicas", "less than or equal to 1000", [_together(1001)]),
+            ("zero", "[0].requestsPerSecond", "must be more than 0", [_together(2, "0")]),
+            ("twice", "", "Duplicate value", [_together(2), _together(2, "8")]),
+            ("long", "", "must have at most 8 items", [_together(count) for count in range(2, 11)]),
+        )
     ),
     _inference("batching-mode", "batching.mode", _UNSUPPORTED, batching={"mode": "Dynamic"}),
     _inference(

@@ -28,7 +28,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.planning.diagnosis.calibration import RandomInputs
 from tidegate.reports.calibration import CalibrationReport, ReplicaTarget
-from tidegate.services.load_tests import RampLimits, measure_replica
+from tidegate.services.calibration import Ramp, RampLimits
 from tidegate_dataplane.contract import AgentPhase
 from tidegate_localcluster.ports import ReservedPort
 
@@ -61,8 +61,12 @@ def counted(pod: ModelPod) -> int:
         return sum(int(one.get("inference_count", 0)) for one in statistics["model_stats"])
 
 
+def a_ramp() -> Ramp:
+    return Ramp(SHORT, RandomInputs(), lambda _: None)
+
+
 async def measured(pod: ModelPod, slo_s: float | None) -> CalibrationReport:
-    return await measure_replica(replica_of(pod, slo_s), SHORT, RandomInputs(), lambda _: None)
+    return await a_ramp().measure_replica(replica_of(pod, slo_s))
 
 
 async def test_what_is_measured_is_what_the_server_answered(pod: ModelPod) -> None:
@@ -93,16 +97,13 @@ async def test_an_slo_that_nobody_can_keep_gives_no_figure_and_ends_at_once(pod:
 
 async def test_a_model_that_is_not_there_and_a_server_that_is_not_there_are_told_apart(pod: ModelPod) -> None:
     with pytest.raises(PermanentError, match="unknown model"):
-        await measure_replica(
-            ReplicaTarget(ObjectKey("ads", "x"), "absent", "x-1", pod.triton.grpc, None),
-            SHORT,
-            RandomInputs(),
-            lambda _: None,
+        await a_ramp().measure_replica(
+            ReplicaTarget(ObjectKey("ads", "x"), "absent", "x-1", pod.triton.grpc, None)
         )
     with ReservedPort("127.0.0.1") as nobody:
         away = ReplicaTarget(ObjectKey("ads", "x"), pod.model, "x-1", f"127.0.0.1:{nobody.number}", None)
         with pytest.raises(ApiUnavailableError, match="UNAVAILABLE"):
-            await measure_replica(away, SHORT, RandomInputs(), lambda _: None)
+            await a_ramp().measure_replica(away)
 
 
 def shown(port: int) -> Mapping[str, set[str]]:
@@ -139,7 +140,9 @@ def a_ready_pod(name: str, *, ready: bool = True) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def an_api_server(folder: Path, model: str, target: str, *, ready: bool = True) -> AsyncIterator[Path]:
+async def an_api_server(
+    folder: Path, model: str, target: str, *, ready: bool = True, pods: int = 1
+) -> AsyncIterator[Path]:
     """Knows one Inference and its pods, and carries connections to their port 8001 to `target`; gives its kubeconfig."""
     body = inference_body("ctr", model={"name": model}, slo={"latencyP99": "30s"})
 
@@ -148,15 +151,18 @@ async def an_api_server(folder: Path, model: str, target: str, *, ready: bool = 
             return web.json_response({"reason": "NotFound", "code": 404, "kind": "Status"}, status=404)
         return web.json_response(body)
 
-    async def pods(request: web.Request) -> web.Response:
+    async def list_pods(request: web.Request) -> web.Response:
         assert request.query["labelSelector"] == "tidegate.io/inference=ctr"
-        items = [a_ready_pod("ctr-0", ready=False), a_ready_pod("ctr-1", ready=ready)]
+        items = [a_ready_pod("ctr-0", ready=False)]
+        items += [a_ready_pod(f"ctr-{number + 1}", ready=ready) for number in range(pods)]
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
 
     application = web.Application()
     application.router.add_get("/apis/tidegate.io/v1alpha1/namespaces/ads/inferences/{name}", inference)
-    application.router.add_get("/api/v1/namespaces/ads/pods", pods)
-    application.router.add_get("/api/v1/namespaces/ads/pods/ctr-1/portforward", carried_to(target, 8001))
+    application.router.add_get("/api/v1/namespaces/ads/pods", list_pods)
+    for number in range(pods):
+        path = f"/api/v1/namespaces/ads/pods/ctr-{number + 1}/portforward"
+        application.router.add_get(path, carried_to(target, 8001))
     async with on_loopback(application) as address:
         yield kubeconfig_of(folder, address, token="s3cret")
 
@@ -184,6 +190,35 @@ async def test_the_command_measures_a_ready_replica_through_the_api_server(
     assert (written["replica"], written["sloMs"]) == ("ctr-1", 30_000)
     assert [one["concurrency"] for one in written["measured"]] == [1, 2]
     assert counted(pod) - before >= written["requestsPerSecond"] * 0.8
+
+
+async def test_replicas_on_one_machine_are_measured_at_the_same_time(pod: ModelPod, tmp_path: Path) -> None:
+    """Two that are one server: together they answer about as much as one, and no more than it counted."""
+    before = counted(pod)
+    bounds = ("--max-concurrency=2", "--step-seconds=1", "--output=json", "--together")
+    async with an_api_server(tmp_path, pod.model, pod.triton.grpc, pods=2) as kubeconfig:
+        status, said, complained = await command(kubeconfig, "ads/ctr", *bounds)
+    assert status == 0, complained
+    written = json.loads(said)
+    if written["note"]:
+        assert (written["together"], "its own processor is busy" in written["note"]) == ([], True)
+        return
+    [both] = written["together"]
+    assert (both["replicas"], both["concurrency"]) == (2, written["concurrency"])
+    asked = sum(step["requestsPerSecond"] for step in (*written["measured"], both)) * 0.8
+    assert asked * 0.95 <= counted(pod) - before <= asked * 2 + 20
+
+
+async def test_one_replica_cannot_be_measured_together(pod: ModelPod, tmp_path: Path) -> None:
+    async with an_api_server(tmp_path, pod.model, pod.triton.grpc) as kubeconfig:
+        status, _, complained = await command(kubeconfig, "ads/ctr", "--together")
+        assert (status, "Inference ads/ctr has 1 ready replica, and --together takes 2" in complained) == (
+            3,
+            True,
+        )
+        status, _, complained = await command(kubeconfig, "ads/ctr", "--together", "--pod=ctr-1")
+        assert (status, "--together" in complained) == (2, True)
+    assert counted(pod) == 0
 
 
 @pytest.mark.slow("loads a Triton for seconds")

@@ -70,12 +70,15 @@ def fill_inputs(mode: str, capacity: dict[str, Any] | None) -> RoutingInputs:
     inputs = RoutingInputs()
     put_object(inputs, kinds.INFERENCE, inference_body(capacity=capacity))
     put_object(inputs, kinds.MODEL_ACCESS, access_body(mode))
-    pod = {
-        "metadata": {"name": "p", "namespace": "ads", "uid": "p", "labels": {INFERENCE_LABEL: "ctr"}},
-        "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
-    }
-    put_object(inputs, kinds.POD, pod)
+    put_object(inputs, kinds.POD, a_pod("p", "10.0.0.1"))
     return inputs
+
+
+def a_pod(name: str, address: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "ads", "uid": name, "labels": {INFERENCE_LABEL: "ctr"}},
+        "status": {"podIP": address, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
 
 
 async def send_load(client: Client, seconds: float) -> Counter[tuple[str, str]]:
@@ -191,6 +194,22 @@ async def test_an_access_that_cannot_be_planned_is_no_load_and_the_others_are_pl
     await planner.update_shares()
     assert planner.shares.by_route.keys() == {REST_ROUTE, "access/ads/bad/rest"}
     assert inputs.faults.failures == {}
+
+
+async def test_replicas_that_were_measured_together_get_what_they_answer_together() -> None:
+    together = [{"replicas": 2, "requestsPerSecond": "100"}]
+    inputs = fill_inputs("Priced", {"requestsPerSecond": "60", "together": together})
+
+    class Rates(RouteRates):
+        async def read_gateways(self, gateways: Sequence[ScrapeTarget]) -> Mapping[str, float]:
+            return {REST_ROUTE: 200.0}
+
+    planner = make_planner(inputs, Rates())
+    await planner.update_shares()
+    assert planner.shares.by_route == {REST_ROUTE: pytest.approx(0.97 * 60 / 200)}
+    put_object(inputs, kinds.POD, a_pod("q", "10.0.0.2"))
+    await planner.update_shares()
+    assert planner.shares.by_route == {REST_ROUTE: pytest.approx(0.97 * 100 / 200)}
 
 
 @pytest.mark.parametrize(

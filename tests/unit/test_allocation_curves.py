@@ -14,6 +14,7 @@ from tidegate.allocation.curves import (
     CapacityCurve,
     CapacityObservation,
     fit_curve,
+    fit_joint_curve,
     linear_curve,
 )
 from tidegate.allocation.errors import InvalidInputError
@@ -59,6 +60,44 @@ def test_needed_is_the_fewest_that_serve_so_much(measured, rate: float) -> None:
     else:
         assert curve.rate_at(needed) >= rate * (1 - 1e-6)
         assert needed == 0 or curve.rate_at(needed - 1) < rate
+
+
+@given(MEASURED, st.floats(0, 2e6, allow_subnormal=False))
+def test_the_work_of_a_rate_is_what_serves_it(measured, rate: float) -> None:
+    curve = fit_curve(measured)
+    work = curve.work_of(rate)
+    if work is not None:
+        assert curve.rate_at(work) == pytest.approx(rate, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("points", "rate", "useful"),
+    [
+        ([(1, 100.0), (4, 280.0)], 340.0, 5),
+        # Beyond four nothing is gained: more replicas would not serve more.
+        ([(1, 100.0), (4, 280.0), (8, 280.0)], 340.0, 4),
+        ([(1, 100.0), (4, 280.0), (8, 280.0)], 130.0, 2),
+        ([(1, 0.0)], 10.0, 1),
+    ],
+)
+def test_no_more_replicas_are_useful_than_serve_more(points, rate: float, useful: int) -> None:
+    assert fit_curve(points).useful_replicas_for(rate) == useful
+
+
+@pytest.mark.parametrize(
+    ("together", "rates"),
+    [
+        ([], [100.0, 200.0, 400.0]),
+        ([(4, 280.0)], [100.0, 160.0, 280.0]),
+        # More than four times one is luck, or one was measured badly.
+        ([(4, 500.0)], [100.0, 200.0, 400.0]),
+        # Less than one serves alone is a bad measurement of two.
+        ([(2, 90.0), (4, 280.0)], [100.0, 160.0, 280.0]),
+    ],
+)
+def test_several_replicas_count_for_no_more_than_as_many_alone(together, rates) -> None:
+    curve = fit_joint_curve(100.0, together)
+    assert [curve.rate_at(count) for count in (1, 2, 4)] == pytest.approx(rates)
 
 
 @given(MEASURED)

@@ -60,6 +60,17 @@ def test_real_time_load_takes_from_the_batch_and_the_decision_says_why() -> None
     assert not parsed.is_finished
 
 
+def test_replicas_that_slow_each_other_down_are_counted_as_they_were_measured_together() -> None:
+    together = [{"replicas": 4, "requestsPerSecond": "280"}, {"replicas": 2, "requestsPerSecond": "160"}]
+    for capacity, needed in ((CAPACITY, 4), ({**CAPACITY, "together": together}, 5)):
+        ctr = a_member("ctr", 2, capacity=capacity)
+        batch = a_member("batch", 6, least=0, tier=Tier.OFFLINE)
+        body = decided(observed(ctr, batch, signals=signals(ctr=330.0)))
+        assert targets(body) == {"ads/batch": 8 - needed, "ads/ctr": needed}
+    assert body is not None
+    assert "demand 330/s exceeds 160/s" in body["spec"]["moves"][1]["why"]
+
+
 def test_a_decision_without_a_solver_says_so_and_why() -> None:
     snapshot = build_allocation_view(evening()).snapshot
     greedy = solve_greedily(snapshot, "the solver did not answer within 5 s and was ended")

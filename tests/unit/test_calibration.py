@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.planning.diagnosis.calibration import (
     ConcurrencyResult,
     choose_concurrency,
+    choose_joint_concurrency,
     explain_end,
     find_best_result,
+    list_replica_counts,
 )
 
 
@@ -74,6 +77,31 @@ def test_errors_end_it_and_count_for_nothing() -> None:
     assert best is not None
     assert best.concurrency == 2
     assert explain_end(measured, 0.030, 64) == "20 requests failed at concurrency 4"
+
+
+def joint_ramp(
+    replica: Callable[[int], ConcurrencyResult], slo_s: float | None, alone: int
+) -> list[ConcurrencyResult]:
+    measured: list[ConcurrencyResult] = []
+    while (concurrency := choose_joint_concurrency(measured, slo_s, alone)) is not None:
+        assert len(measured) < 20
+        measured.append(replica(concurrency))
+    return measured
+
+
+def test_several_replicas_get_less_at_once_until_they_keep_the_slo() -> None:
+    assert [one.concurrency for one in joint_ramp(a_replica(1_000, 0.004), 0.012, 12)] == [12]
+    assert [one.concurrency for one in joint_ramp(a_replica(500, 0.004), 0.012, 12)] == [12, 6, 9]
+    assert [one.concurrency for one in joint_ramp(a_replica(100, 0.004), 0.012, 12)] == [12, 6, 3, 1, 2]
+    assert [one.concurrency for one in joint_ramp(a_replica(10, 0.1), 0.030, 2)] == [2, 1]
+    assert [one.concurrency for one in joint_ramp(a_replica(10, 0.1), None, 8)] == [8]
+
+
+@pytest.mark.parametrize(
+    ("ready", "counts"), [(2, [2]), (3, [2, 3]), (8, [2, 4, 8]), (1000, [2, 4, 8, 16, 32, 64, 128, 1000])]
+)
+def test_replicas_are_measured_in_steps_up_to_all_of_them(ready: int, counts: list[int]) -> None:
+    assert list_replica_counts(ready) == counts
 
 
 @given(st.floats(1, 1e5), st.floats(1e-4, 1), st.floats(1e-3, 1), st.integers(1, 1_024))

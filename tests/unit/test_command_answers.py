@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.options import OutputFormat
 from tidegate.main import app
-from tidegate.planning.diagnosis.calibration import ConcurrencyResult
+from tidegate.planning.diagnosis.calibration import ConcurrencyResult, JointResult
 from tidegate.reference.reports import REPORTS
-from tidegate.reports.calibration import ReplicaTarget, report_calibration
+from tidegate.reports.calibration import ReplicaTarget, add_joint, report_calibration
 from tidegate.reports.xds import XdsStatusReport
 
 WITHOUT = {
@@ -70,6 +70,24 @@ def test_a_calibration_within_no_slo_says_so_and_one_within_none_kept_gives_no_f
     )
     assert (late.requests_per_second, late.to_json()["sloMs"]) == (None, 15.0)
     assert not any(line.startswith("kubectl") for line in late.render_lines(wide=False))
+
+
+def test_a_calibration_of_several_replicas_says_what_each_of_them_is_worth_less() -> None:
+    replica = ReplicaTarget(ObjectKey("ads", "ctr"), "ctr", "ctr-1", "127.0.0.1:8001", 0.030)
+    alone = report_calibration(
+        replica, (ConcurrencyResult(4, 100.0, 0.01, 0.02),), 0.001, "the SLO is missed"
+    )
+    joint = JointResult(4, ConcurrencyResult(2, 280.04, 0.01, 0.0299))
+    report = add_joint(alone, [joint], "the time limit was reached before 8 replicas were measured")
+    assert list(report.render_lines(wide=False))[1:] == [
+        "one replica answers 100.0 requests/s within 30 ms, 4 at once",
+        "4 replicas answer 280.0 requests/s within 30 ms at the same time, 2 at once each: 70% of 4 times one",
+        "the time limit was reached before 8 replicas were measured",
+        "kubectl patch inference ctr -n ads --type=merge -p "
+        """'{"spec": {"capacity": {"requestsPerSecond": "100.0", "together": """
+        """[{"replicas": 4, "requestsPerSecond": "280.0"}]}}}'""",
+    ]
+    assert '"together": []' in list(add_joint(alone, [], "why").render_lines(wide=False))[-1]
 
 
 def test_what_a_newer_server_says_besides_is_left_out_and_what_is_no_answer_is_refused() -> None:

@@ -14,6 +14,7 @@ from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from builders.pods import a_pod
+from tidegate.allocation.curves import linear_curve
 from tidegate.allocation.snapshot import DeadlineInput, DemandInput, ReplicaBounds
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Inference, Tier
@@ -88,7 +89,7 @@ class World:
                 room=max(
                     self.slices[other] - self.replicas.get(other, 0) - (self.offline or {}).get(other, 0), 0
                 ),
-                capacity_per_s=CAPACITY,
+                curve=linear_curve(CAPACITY),
                 is_before=names.index(other) < names.index(name),
             )
             for other in names
@@ -261,7 +262,7 @@ class TestTheAllocationOfSeveralPools:
 def test_without_other_pools_bounds_and_demand_are_as_they_were() -> None:
     bounds, load = ReplicaBounds(2, 4), DemandInput((100.0,))
     assert narrow_bounds(bounds, 3, ()) is bounds
-    assert reduce_demand(load, 3, 100.0, ()) == load
+    assert reduce_demand(load, 300.0, ()) == load
 
 
 @pytest.mark.parametrize(
@@ -284,15 +285,15 @@ def test_another_pool_takes_over_when_the_first_loses_its_nodes() -> None:
 
 @pytest.mark.parametrize("demand", [0.0, 1e308])
 def test_absurd_demand_stays_a_number(demand: float) -> None:
-    other = OtherPool(1, 1, 0, 100.0, is_before=True)
-    (rate,) = reduce_demand(DemandInput((demand,)), 3, 100.0, (other,)).rates
+    other = OtherPool(1, 1, 0, linear_curve(100.0), is_before=True)
+    (rate,) = reduce_demand(DemandInput((demand,)), 300.0, (other,)).rates
     assert rate == max(demand - 100.0, 0.0)
 
 
 def test_a_deadline_needs_here_what_the_others_do_not_answer() -> None:
     load = DemandInput((300.0,), deadline=DeadlineInput(200.0, 60.0))
-    other = OtherPool(1, 1, 0, 150.0, is_before=True, name="cpu-b")
-    reduced = reduce_demand(load, 0, 100.0, (other,))
+    other = OtherPool(1, 1, 0, linear_curve(150.0), is_before=True, name="cpu-b")
+    reduced = reduce_demand(load, 0.0, (other,))
     assert (reduced.rates, reduced.deadline) == ((150.0,), DeadlineInput(50.0, 60.0))
     assert reduced.elsewhere == "1 replica in cpu-b"
 

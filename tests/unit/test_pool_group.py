@@ -18,6 +18,7 @@ from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from stages.examples import examples
 from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.curves import linear_curve
 from tidegate.allocation.snapshot import DemandInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.allocation_decision import AllocationDecision
@@ -144,7 +145,7 @@ class Pools:
             count,
             count - self.loading.get((model.name, name), 0),
             max(self.slices[name] - used, 0),
-            model.capacity * model.pools[name],
+            linear_curve(model.capacity * model.pools[name]),
             listed.index(name) < listed.index(pool),
             name,
         )
@@ -341,13 +342,18 @@ def test_only_what_grows_is_limited_by_the_maximum() -> None:
 
 
 def test_what_is_to_stop_elsewhere_serves_nothing_for_this_pool() -> None:
-    others = (OtherPool(3, 2, 5, 100.0, is_before=False, name="b"), OtherPool(1, 1, 1, 50.0, True, "c"))
+    others = (
+        OtherPool(3, 2, 5, linear_curve(100.0), is_before=False, name="b"),
+        OtherPool(1, 1, 1, linear_curve(50.0), True, "c"),
+    )
     first, second = follow_division(others, {"b": 1})
     assert (first.replicas, first.ready, first.room, first.is_before) == (1, 1, 0, True)
     assert second is others[1]
-    [stopping] = follow_division((OtherPool(0, 2, 4, 100.0, is_before=False, name="b"),), {"b": 2})
+    [stopping] = follow_division(
+        (OtherPool(0, 2, 4, linear_curve(100.0), is_before=False, name="b"),), {"b": 2}
+    )
     assert (stopping.replicas, stopping.ready) == (2, 0), "pods that b was told to stop do not count"
-    assert reduce_demand(DemandInput((290.0,)), 1, 100.0, (stopping,)).elsewhere == "2 replicas planned in b"
+    assert reduce_demand(DemandInput((290.0,)), 100.0, (stopping,)).elsewhere == "2 replicas planned in b"
 
 
 @st.composite

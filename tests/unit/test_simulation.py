@@ -66,6 +66,19 @@ def test_replica_serves_after_it_has_loaded_and_frees_its_slices_after_it_has_dr
     assert replicas.occupied_slices == 1
 
 
+def test_replicas_serve_together_what_was_measured_of_them_together() -> None:
+    slowed = replace(CTR, together=((4, 280.0),))
+    four = ReplicaSet(slowed, 4)
+    assert [model.count_needed(330.0) for model in (CTR, slowed)] == [4, 5]
+    assert slowed.capacity_curve.rate_at(four.ready) == 280.0
+    lost = {}
+    for model in (CTR, slowed):
+        where = scenario(4, {replace(model, floor=4): [400.0] * 3})
+        lost[model] = run(where, "priority").unserved
+    assert lost[CTR] == 0
+    assert lost[slowed] == pytest.approx(120.0 * 180)
+
+
 def test_replicas_that_load_are_stopped_first() -> None:
     replicas = ReplicaSet(CTR, 2)
     replicas.start_replicas(3, 0.0)

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from tidegate.allocation.curves import linear_curve
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.inference import Inference
@@ -129,7 +130,7 @@ class PoolObserver:
 
         Return it unchanged if it has one pool or no spec.scaling.
         """
-        placement, capacity = inference.spec.placement, inference.spec.capacity
+        placement = inference.spec.placement
         if not member.has_several_pools or placement is None or inference.spec.scaling is None:
             return member
         names = [share.name for share in placement.pool_shares]
@@ -141,7 +142,6 @@ class PoolObserver:
             other_member = PoolMember(inference.narrow_to_pool(share.name), claim, claim.ready)
             allocation = other_member.inference.status.allocation
             decided = other_member.assigned_replicas if allocation is None else allocation.replicas
-            requests_per_s = float(capacity.requests_per_second) if capacity is not None else 0.0
             free = self.placements.count_room(inference, share)
             pools.append(
                 OtherPool(
@@ -150,7 +150,7 @@ class PoolObserver:
                     ),
                     ready=other_member.serving_pods,
                     room=free if self._is_auto(share.name) else 0,
-                    capacity_per_s=requests_per_s * share.relative_capacity,
+                    curve=other_member.capacity_curve or linear_curve(0.0),
                     is_before=index < names.index(pool),
                     name=share.name,
                 )

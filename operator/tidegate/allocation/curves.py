@@ -48,8 +48,8 @@ class CapacityCurve:
                 )
             previous, slope = point, rise
 
-    def rate_at(self, replicas: int) -> float:
-        """Return the requests per second that `replicas` serve."""
+    def rate_at(self, replicas: float) -> float:
+        """Return the requests per second that `replicas` serve; a fraction serves its share of the next one's."""
         low, rate_low = 0, 0.0
         for high, rate_high in self.points:
             if replicas <= high:
@@ -57,17 +57,29 @@ class CapacityCurve:
             low, rate_low = high, rate_high
         return rate_low + self.last_slope * (replicas - low)
 
-    def replicas_for(self, per_second: float) -> int | None:
-        """Return the fewest replicas that serve `per_second` requests per second, or None when no number does."""
+    def work_of(self, per_second: float) -> float | None:
+        """Return how many replicas, as a fraction, `per_second` requests per second keep busy; None when no number serves them."""
         start, rate_start = 0, 0.0
         for end, rate_end in self.points:
             if per_second <= rate_end:
-                return start + _round_up((per_second - rate_start) * (end - start), rate_end - rate_start)
+                rise = rate_end - rate_start
+                return start + (max(per_second - rate_start, 0.0) * (end - start) / rise if rise > 0 else 0.0)
             start, rate_start = end, rate_end
         slope, remaining = self.last_slope, per_second - rate_start
-        return (
-            start + _round_up(remaining, slope) if slope > 0 and remaining <= slope * _MAX_REPLICAS else None
-        )
+        return start + remaining / slope if slope > 0 and remaining <= slope * _MAX_REPLICAS else None
+
+    def replicas_for(self, per_second: float) -> int | None:
+        """Return the fewest replicas that serve `per_second` requests per second, or None when no number does."""
+        work = self.work_of(per_second)
+        # A rounding error does not add one.
+        return None if work is None else ceil(work * (1 - _ROUNDING))
+
+    def useful_replicas_for(self, per_second: float) -> int:
+        """Return the fewest replicas that serve `per_second` requests per second, or as many of them as any number does."""
+        replicas = self.replicas_for(per_second)
+        if replicas is not None:
+            return replicas
+        return next(replicas for replicas, rate in self.points if rate == self.points[-1][1])
 
     @property
     def last_slope(self) -> float:
@@ -123,6 +135,15 @@ def fit_curve(measured: Iterable[tuple[int, float]]) -> CapacityCurve:
     return CapacityCurve(tuple(hull[1:]))
 
 
+def fit_joint_curve(alone: float, together: Iterable[tuple[int, float]]) -> CapacityCurve:
+    """Fit a curve to what one replica serves and to what several serve `together`, as (replicas, requests per second).
+
+    n replicas count for no more than n times `alone`: a load test of several may be luckier than that of one, and one replica
+    would not keep what a line between both promises. Raise as `fit_curve` does.
+    """
+    return fit_curve([(1, alone), *((replicas, min(rate, replicas * alone)) for replicas, rate in together)])
+
+
 @dataclass(frozen=True, slots=True)
 class CapacityObservation:
     """Rate that `replicas` ready replicas served within the SLO; `saturated`: more was offered."""
@@ -172,10 +193,3 @@ def find_bends(curve: CapacityCurve, limit: int) -> Sequence[int]:
 
 def _slope_between(start: tuple[int, float], end: tuple[int, float]) -> float:
     return (end[1] - start[1]) / (end[0] - start[0])
-
-
-def _round_up(amount: float, unit: float) -> int:
-    """Return how many `unit` make `amount`; a rounding error does not add one."""
-    if amount <= 0:
-        return 0
-    return ceil(amount / unit * (1 - _ROUNDING))

@@ -39,6 +39,7 @@ from tidegate_dataplane.contract import REVISION_SCHEMES, find_scheme
 
 MAX_INSTANCES: Final = 64
 MAX_POOLS: Final = 8
+MAX_JOINT_CAPACITIES: Final = 8
 """The most ComputePools that one Inference names."""
 VERSION_PATTERN: Final = r"^[1-9][0-9]{0,8}$"
 
@@ -447,19 +448,42 @@ class Slo(ApiModel):
     ]
 
 
+_MeasuredRate = Annotated[
+    DecimalText,
+    ValidationRules(
+        must_not_match("^[0.]*$", "must be more than 0: leave capacity out where nothing was measured")
+    ),
+]
+
+
+class JointCapacity(ApiModel):
+    """Measured capacity of several replicas that answer at the same time."""
+
+    replicas: Annotated[int, Field(strict=True, ge=2, le=MAX_REPLICAS, description="Their number.")]
+    requests_per_second: Annotated[
+        _MeasuredRate, Field(description="Requests per second of all together, as a decimal in quotes.")
+    ]
+
+
 class Capacity(ApiModel):
-    """Measured capacity of one replica."""
+    """Measured capacity of one replica, and of several together."""
 
     requests_per_second: Annotated[
-        DecimalText,
-        ValidationRules(
-            must_not_match("^[0.]*$", "must be more than 0: leave capacity out where nothing was measured")
-        ),
+        _MeasuredRate,
         Field(
             description="Requests per second that one replica answers within slo.latencyP99, as a decimal in quotes; "
             "tidegate calibrate measures it. Measure it again when the model or the size of a replica changes."
         ),
     ]
+    together: Annotated[
+        tuple[JointCapacity, ...],
+        Field(
+            max_length=MAX_JOINT_CAPACITIES,
+            description="What several replicas answer together, which share nodes and GPUs; tidegate calibrate --together "
+            "measures it. Absent: as much as one, times their number, which is also the most that counts.",
+        ),
+        ListMap("replicas"),
+    ] = ()
 
 
 class NodeLossMode(StrEnum):

@@ -55,6 +55,12 @@ def calibrate(
     length: Annotated[int, typer.Option(min=1, max=65536, help="Length of other free dimensions.")] = 1,
     largest: Annotated[int, typer.Option(min=0, help="Largest whole number in inputs, such as an id.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together", help="Then measure 2, 4, 8, … and all ready replicas at the same time, too."
+        ),
+    ] = False,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
     output: Output = OutputFormat.TEXT,
@@ -63,15 +69,19 @@ def calibrate(
 ) -> None:
     """Measure what one replica answers within the SLO: random requests, more and more at once, through its own port.
 
-    Progress goes to stdout, or to stderr when the result is JSON, YAML or a name. Live traffic on the replica lowers the result and is slowed down by the test, so pick a replica that serves none.
+    With --together it then loads several replicas at once, because those that share a node or a GPU answer less than so many times one; --total-seconds counts for each part. Progress goes to stdout, or to stderr when the result is JSON, YAML or a name. Live traffic on the replica lowers the result and is slowed down by the test, so pick a replica that serves none.
     """
     # The load generator takes a second to import, which --help should not.
     from tidegate.cli.object_names import find_key, join_kind
     from tidegate.kube.kinds import INFERENCE
     from tidegate.planning.diagnosis.calibration import RandomInputs
-    from tidegate.services.load_tests import RampLimits, calibrate_inference
+    from tidegate.services.calibration import CalibrationRequest, RampLimits, calibrate_inference
 
     text = join_kind(inference, name)
+    if together and (pod is not None or address is not None):
+        raise typer.BadParameter(
+            "it measures all ready replicas: leave out --pod and --address", param_hint="--together"
+        )
     ramp = RampLimits(max_concurrency, step_seconds, total_seconds)
     inputs = RandomInputs(rows, length, largest, seed)
     limit_s = None if slo is None else parse_duration_option(f"--slo {slo}", slo).total_seconds()
@@ -83,7 +93,8 @@ def calibrate(
     async def measure_replica() -> CalibrationReport:
         async with open_client(options) as (client, default_namespace):
             key = await find_key(client, text, options, default_namespace, INFERENCE)
-            return await calibrate_inference(client, key, limit_s, pod, address, ramp, inputs, print_step)
+            request = CalibrationRequest(key, ramp, inputs, limit_s, pod, address, together)
+            return await calibrate_inference(client, request, print_step)
 
     report = run_or_exit(measure_replica())
     print_report(report, output)

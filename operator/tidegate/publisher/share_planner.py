@@ -22,6 +22,7 @@ from tidegate.api.pipeline import PipelineSpec
 from tidegate.api.shared_names import resolve_shared_name
 from tidegate.planning.access.admitted_shares import ReducedAnswer, RouteLoad, plan_shares
 from tidegate.planning.access.value_classes import RouteDemand, SharedInferences, index_routes, index_shared
+from tidegate.planning.allocator.measured_capacity import build_curve
 from tidegate.publisher.routing_inputs import RoutingInputs
 from tidegate.routing.ir import REDUCED
 from tidegate.routing.route_targets import is_priced
@@ -124,7 +125,9 @@ class SharePlanner:
             key, capacity = inference.key, inference.spec.capacity
             if capacity is None or not self.inputs.has_spare(key):
                 continue
-            count, before = offered[key] / float(capacity.requests_per_second), self.inputs.find_needed(key)
+            curve, before = build_curve(capacity), self.inputs.find_needed(key)
+            work = curve.work_of(offered[key])
+            count = curve.useful_replicas_for(offered[key]) if work is None else work
             decided = inference.decided_replicas
             if before > decided and count >= decided - _HELD_NEED:
                 count = max(count, decided + _LEAST_EXCESS)
@@ -141,8 +144,7 @@ class SharePlanner:
         """Return the requests per second to admit to the ready pods of each Inference, where their capacity was measured."""
         return {
             inference.key: _ADMITTED_LOAD
-            * float(inference.spec.capacity.requests_per_second)
-            * self.inputs.sum_relative_capacity(inference.key)
+            * build_curve(inference.spec.capacity).rate_at(self.inputs.sum_relative_capacity(inference.key))
             for inference in inferences
             if inference.spec.capacity is not None
         }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tidegate.api.meta import ApiModel, ObjectKey
-from tidegate.planning.diagnosis.calibration import ConcurrencyResult, find_best_result
+from tidegate.planning.diagnosis.calibration import ConcurrencyResult, JointResult, find_best_result
 from tidegate.reports.report import Report, format_name
 
 _MS = 1_000
@@ -34,8 +35,19 @@ class StepReport(ApiModel):
     errors: int
 
 
+class JointReport(ApiModel):
+    """The best figures of several replicas at the same time."""
+
+    replicas: int
+    concurrency: int
+    """Requests at once to each of them."""
+    requests_per_second: float
+    """Of all together."""
+    latency_p99_ms: float
+
+
 class CalibrationReport(Report):
-    """One replica, measured."""
+    """One replica, measured, and several at the same time, if that was asked for."""
 
     inference: str
     model: str
@@ -48,6 +60,10 @@ class CalibrationReport(Report):
     way_ms: float
     """The round trip of an empty request, which is part of every latency."""
     measured: tuple[StepReport, ...]
+    together: tuple[JointReport, ...] | None = None
+    """Absent if several replicas were not to be measured."""
+    note: str = ""
+    """Why more replicas were not measured, or what to do about an earlier measurement of several; empty if there is nothing."""
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the result and the command that records it; the steps were printed during the test."""
@@ -58,11 +74,29 @@ class CalibrationReport(Report):
             yield f"no request was answered{within}, even one at a time: raise the SLO, or give the replica more"
             return
         yield f"one replica answers {self.requests_per_second:.1f} requests/s{within}, {self.concurrency} at once"
+        for joint in self.together or ():
+            share = joint.requests_per_second / (joint.replicas * self.requests_per_second)
+            yield (
+                f"{joint.replicas} replicas answer {joint.requests_per_second:.1f} requests/s{within} at the same time, "
+                f"{joint.concurrency} at once each: {share:.0%} of {joint.replicas} times one"
+            )
+        if self.note:
+            yield self.note
         if self.slo_ms is None:
             yield "no SLO is given: set spec.slo.latencyP99 or --slo to measure within one"
         key = ObjectKey.parse(self.inference)
-        patch = json.dumps({"spec": {"capacity": {"requestsPerSecond": f"{self.requests_per_second:.1f}"}}})
+        patch = json.dumps({"spec": {"capacity": self._make_capacity(self.requests_per_second)}})
         yield f"kubectl patch inference {key.name} -n {key.namespace} --type=merge -p '{patch}'"
+
+    def _make_capacity(self, alone: float) -> dict[str, Any]:
+        """Return what spec.capacity is to be."""
+        capacity: dict[str, Any] = {"requestsPerSecond": f"{alone:.1f}"}
+        if self.together is not None:
+            capacity["together"] = [
+                {"replicas": joint.replicas, "requestsPerSecond": f"{joint.requests_per_second:.1f}"}
+                for joint in self.together
+            ]
+        return capacity
 
     def object_names(self) -> Iterator[str]:
         """Yield the Inference."""
@@ -94,3 +128,17 @@ def report_calibration(
             for step in measured
         ),
     )
+
+
+def add_joint(report: CalibrationReport, together: Sequence[JointResult], note: str) -> CalibrationReport:
+    """Return the report with the best results of several replicas at the same time, and a note on what is missing."""
+    joint = tuple(
+        JointReport(
+            replicas=best.replicas,
+            concurrency=best.result.concurrency,
+            requests_per_second=round(best.result.requests_per_s, 1),
+            latency_p99_ms=round(best.result.latency_p99_s * _MS, 3),
+        )
+        for best in together
+    )
+    return report.model_copy(update={"together": joint, "note": note})

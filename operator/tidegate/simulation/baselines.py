@@ -68,7 +68,7 @@ class UtilizationScaling:
         if model.tier is Tier.OFFLINE:
             # Batch work is a fixed number of pods.
             return self._static.choose_replicas(view)[model.key]
-        capacity = model.replica_rate * counts.ready
+        capacity = model.capacity_curve.rate_at(counts.ready)
         pending = view.rates[model.key] + view.backlog.get(model.key, 0.0) / _STABILIZATION_S
         ratio = min(pending / capacity, 1.0) / _TARGET_UTILIZATION if capacity > 0 else 1.0
         needs = counts.current if abs(ratio - 1) <= _TOLERANCE else ceil(counts.ready * ratio - _ROUNDING)

@@ -15,6 +15,7 @@ from tidegate.api.inference import Inference, NodeLossMode, Tier
 from tidegate.api.what_if import DayWhatIf
 from tidegate.errors import PermanentError
 from tidegate.planning.allocator.event_calendar import read_calendar
+from tidegate.planning.allocator.measured_capacity import list_together
 from tidegate.planning.allocator.node_losses import is_strict, price_node_loss
 from tidegate.planning.allocator.schedules import UnknownTimeZoneError, load_time_zone
 from tidegate.resources.names import (
@@ -163,13 +164,14 @@ def _make_model(pool: ComputePool, inference: Inference, options: DayOptions) ->
         raise PermanentError(message)
     share = spec.placement.find_share(pool.metadata.name) if spec.placement is not None else None
     slices = share.slices if share is not None else 1
+    together: Sequence[tuple[int, float]] = ()
     if spec.tier is Tier.OFFLINE:
         rate = float(slices)
     elif spec.capacity is None:
         message = f"inference {key}: has no spec.capacity; measure it with tidegate calibrate"
         raise PermanentError(message)
     else:
-        rate = float(spec.capacity.requests_per_second)
+        rate, together = float(spec.capacity.requests_per_second), list_together(spec.capacity)
     scaling = spec.scaling
     return SimulatedModel(
         key,
@@ -182,6 +184,7 @@ def _make_model(pool: ComputePool, inference: Inference, options: DayOptions) ->
         load_s=_choose_seconds(inference, options.load, RECORDED_LOAD_ANNOTATION, DEFAULT_LOAD_S),
         drain_s=_choose_seconds(inference, options.drain, RECORDED_DRAIN_ANNOTATION, DEFAULT_DRAIN_S),
         keeps_node_spare=is_strict(pool, inference),
+        together=together,
     )
 
 

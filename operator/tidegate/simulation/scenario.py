@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from functools import cached_property
 
-from tidegate.allocation.curves import CapacityCurve, linear_curve
+from tidegate.allocation.curves import CapacityCurve, fit_joint_curve
 from tidegate.allocation.errors import InvalidInputError, check_amount, check_count
 from tidegate.allocation.shared_spares import SpareRules
 from tidegate.allocation.snapshot import DEFAULT_DRAIN_S, DEFAULT_LOAD_S, PoolInput
@@ -17,10 +17,11 @@ from tidegate.planning.allocator.event_calendar import EventCalendar
 MAX_INTERVALS = 200_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SimulatedModel:
     """An Inference; `replica_rate` is what one replica serves within the SLO, in requests per second (offline: slices).
 
+    `together`: what several replicas serve at the same time, as (replicas, requests per second).
     `load_s` is the time from a decision until a new replica serves, `drain_s` that until a stopped one frees its slices.
     """
 
@@ -34,6 +35,7 @@ class SimulatedModel:
     load_s: float = DEFAULT_LOAD_S
     drain_s: float = DEFAULT_DRAIN_S
     keeps_node_spare: bool = False
+    together: Sequence[tuple[int, float]] = ()
 
     def __post_init__(self) -> None:
         path = f"inference {self.key}"
@@ -46,10 +48,10 @@ class SimulatedModel:
         for name, seconds in (("load time", self.load_s), ("drain time", self.drain_s)):
             check_amount(f"{path}: {name}", seconds)
 
-    @property
+    @cached_property
     def capacity_curve(self) -> CapacityCurve:
         """Return the requests per second that this many replicas serve."""
-        return linear_curve(self.replica_rate)
+        return fit_joint_curve(self.replica_rate, self.together)
 
     @property
     def value_density(self) -> float:
@@ -58,7 +60,7 @@ class SimulatedModel:
 
     def count_needed(self, rate: float) -> int:
         """Return the fewest replicas that serve a rate, within the bounds."""
-        return self.limit_replicas(self.capacity_curve.replicas_for(rate) or 0)
+        return self.limit_replicas(self.capacity_curve.useful_replicas_for(rate))
 
     def limit_replicas(self, replicas: int) -> int:
         """Return a number of replicas within the bounds."""

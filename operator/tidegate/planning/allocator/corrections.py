@@ -11,7 +11,6 @@ from tidegate.allocation.curves import (
     CapacityCorrection,
     CapacityCurve,
     CapacityObservation,
-    linear_curve,
 )
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
@@ -54,7 +53,11 @@ def update_corrections(before: Corrections, observed: AllocationObserved) -> Cor
     }
     for member in observed.members:
         spec = member.inference.spec
-        if not spec.tier.traits.has_slo or member.capacity_per_s is None or member.has_several_pools:
+        if (
+            not spec.tier.traits.has_slo
+            or member.has_several_pools
+            or (curve := member.capacity_curve) is None
+        ):
             continue
         now, settled = observed.now, _count_settled(member)
         about = (spec.model, spec.capacity, spec.slo, member.replica_slices)
@@ -70,7 +73,7 @@ def update_corrections(before: Corrections, observed: AllocationObserved) -> Cor
         counts = settled > 0 and signal is not None and _is_after(signal, observed.signals.window, earliest)
         correction = update_correction(
             previous.correction,
-            linear_curve(member.capacity_per_s),
+            curve,
             signal if counts else None,
             settled,
             parse_duration(spec.slo.latency_p99).total_seconds() if spec.slo is not None else None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidegate.allocation.curves import linear_curve
 from tidegate.api.durations import parse_duration
 from tidegate.planning.allocator.observed_pool import AllocationObserved
 from tidegate.planning.allocator.signals import Signal
@@ -41,9 +40,8 @@ def measure_latencies(observed: AllocationObserved) -> Mapping[str, LatencyMeasu
     measured: dict[str, LatencyMeasurement] = {}
     for member in observed.members:
         spec = member.inference.spec
-        if not spec.tier.traits.has_slo or spec.slo is None or member.capacity_per_s is None:
+        if not spec.tier.traits.has_slo or spec.slo is None or (curve := member.capacity_curve) is None:
             continue
-        curve = linear_curve(member.capacity_per_s)
         correction = observed.corrections.get(member.key)
         capacity = (curve if correction is None else correction.apply_to(curve)).rate_at(member.serving_pods)
         limit = LatencyMeasurement(parse_duration(spec.slo.latency_p99).total_seconds())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import ceil
 
-from tidegate.allocation.curves import CapacityCorrection
+from tidegate.allocation.curves import CapacityCorrection, CapacityCurve
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode
@@ -14,6 +14,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand
 from tidegate.planning.allocator.freeze import Freeze
+from tidegate.planning.allocator.measured_capacity import build_curve
 from tidegate.planning.allocator.move_budget import find_current_decision
 from tidegate.planning.allocator.other_pools import OtherPool
 from tidegate.planning.allocator.replica_times import ReplicaTimes, compute_lead
@@ -109,12 +110,10 @@ class PoolMember:
         return self.claim.replicas - self.claim.spilled
 
     @property
-    def capacity_per_s(self) -> float | None:
-        """Return the measured requests per second of one replica in this pool; None if unknown."""
+    def capacity_curve(self) -> CapacityCurve | None:
+        """Return the measured requests per second of its replicas in this pool; None if unknown."""
         capacity = self.inference.spec.capacity
-        return (
-            None if capacity is None else float(capacity.requests_per_second) * self.claim.relative_capacity
-        )
+        return None if capacity is None else build_curve(capacity, self.claim.relative_capacity)
 
     @property
     def is_scaled(self) -> bool:

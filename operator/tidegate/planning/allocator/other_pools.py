@@ -9,6 +9,7 @@ Then replicas end in the last pool first: a pool keeps what it has as long as re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidegate.allocation.curves import CapacityCurve
 from tidegate.allocation.snapshot import DemandInput, ReplicaBounds
 
 
@@ -21,8 +22,8 @@ class OtherPool:
     ready: int
     room: int
     """Replicas for which that pool has free slices."""
-    capacity_per_s: float
-    """Of one replica there."""
+    curve: CapacityCurve
+    """Capacity of its replicas there."""
     is_before: bool
     """Whether its replicas count before those of this pool: it is before it in the list, or one solve has divided them."""
     name: str = ""
@@ -79,19 +80,16 @@ def limit_growth(
     return limited
 
 
-def reduce_demand(
-    load: DemandInput, replicas: int, capacity_per_s: float, pools: Sequence[OtherPool]
-) -> DemandInput:
-    """Return what is left of the demand for this pool, which has `replicas` that serve `capacity_per_s` each.
+def reduce_demand(load: DemandInput, here: float, pools: Sequence[OtherPool]) -> DemandInput:
+    """Return what is left of the demand for this pool, whose present replicas serve `here` requests per second.
 
     The present replicas keep the demand that ready ones before this pool do not serve yet. They are demand and no floor: in a
     pool that is too small, other work of more value gets their slices.
     """
     elsewhere = sum(
-        (pool.replicas + (pool.room if pool.is_before else 0)) * pool.capacity_per_s for pool in pools
+        pool.curve.rate_at(pool.replicas + (pool.room if pool.is_before else 0)) for pool in pools
     )
-    ready_before = sum(pool.ready * pool.capacity_per_s for pool in pools if pool.is_before)
-    here = replicas * capacity_per_s
+    ready_before = sum(pool.curve.rate_at(pool.ready) for pool in pools if pool.is_before)
 
     def reduce_rate(rate: float) -> float:
         return max(rate - elsewhere, min(here, rate - ready_before), 0.0)

@@ -130,7 +130,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
     if load is not None and member.can_be_forecast:
         load = raise_to_expected(load, _find_forecast(observed, member), event)
     if load is not None and member.other_pools and member.inference.spec.tier.traits.counts_requests:
-        load = reduce_demand(load, member.assigned_replicas, curve.rate_at(1), member.other_pools)
+        load = reduce_demand(load, curve.rate_at(member.assigned_replicas), member.other_pools)
     if (correction := observed.corrections.get(member.key)) is not None:
         curve = correction.apply_to(curve)
     if load is not None and signal is not None and not signal.fresh:
@@ -224,13 +224,12 @@ def _estimate_demand(
     spec = member.inference.spec
     if not spec.tier.traits.counts_requests and spec.scaling is not None:
         # It uses every free slice, as far as it has work for it.
-        curve = linear_curve(float(member.replica_slices))
-        return curve, DemandInput(
-            (curve.rate_at(_count_usable_replicas(member)),), (compute_urgency(member.inference, now),)
+        slices = linear_curve(float(member.replica_slices))
+        return slices, DemandInput(
+            (slices.rate_at(_count_usable_replicas(member)),), (compute_urgency(member.inference, now),)
         )
-    if member.capacity_per_s is None:
+    if (curve := member.capacity_curve) is None:
         return _UNKNOWN, None
-    curve = linear_curve(member.capacity_per_s)
     if spec.nearline is not None:
         return curve, _estimate_stream_demand(member, spec.nearline, signal, curve)
     if signal is None or (not signal.fresh and not spec.tier.traits.has_slo):

@@ -78,11 +78,11 @@ def count_needed(model: ModelInput, nodes: int = 1) -> int:
     if load is None:
         needed = model.current_replicas
     elif model.tier.traits.has_slo:
-        needed = placement.curve.replicas_for(max(load.rates)) or 0
+        needed = placement.curve.useful_replicas_for(max(load.rates))
         if model.keeps_node_spare and nodes > 1:
             placed = [item.replicas for item in placement.ready_by_node]
             needed = make_spread(nodes, placed, needed, is_strict=True).count_covering(needed)
     elif load.deadline is not None:
-        needed = placement.curve.replicas_for(min(max(load.rates), load.deadline.rate)) or 0
+        needed = placement.curve.useful_replicas_for(min(max(load.rates), load.deadline.rate))
     needed = max(needed, model.bounds.floor)
     return placement.slices * (needed if model.bounds.ceiling is None else min(needed, model.bounds.ceiling))

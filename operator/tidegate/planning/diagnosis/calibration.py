@@ -1,10 +1,12 @@
-"""Choose the concurrency to try next on one replica, and find its throughput within the SLO."""
+"""Choose the concurrency to try next, on one replica or on several, and find their throughput within the SLO."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from tidegate.api.inference import MAX_JOINT_CAPACITIES
 
 _GAIN: Final = 1.05
 """A doubling that gains less than this factor counts as flat; after _FLAT_TRIES of them the search ends."""
@@ -27,7 +29,7 @@ class RandomInputs:
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyResult:
-    """The result of `concurrency` simultaneous requests to one replica, for a while."""
+    """The result of `concurrency` simultaneous requests to each of one or more replicas, for a while."""
 
     concurrency: int
     requests_per_s: float
@@ -38,6 +40,14 @@ class ConcurrencyResult:
     def meets_slo(self, slo_s: float | None) -> bool:
         """Return whether all requests were answered, and 99 of 100 within the SLO."""
         return not self.errors and (slo_s is None or self.latency_p99_s <= slo_s)
+
+
+@dataclass(frozen=True, slots=True)
+class JointResult:
+    """The best result of several replicas at the same time."""
+
+    replicas: int
+    result: ConcurrencyResult
 
 
 def choose_concurrency(measured: Sequence[ConcurrencyResult], slo_s: float | None, limit: int) -> int | None:
@@ -58,6 +68,32 @@ def choose_concurrency(measured: Sequence[ConcurrencyResult], slo_s: float | Non
     if max(tried) >= limit or _is_flat(measured):
         return None
     return min(max(tried) * 2, limit)
+
+
+def choose_joint_concurrency(
+    measured: Sequence[ConcurrencyResult], slo_s: float | None, alone: int
+) -> int | None:
+    """Return the concurrency to try next on each of several replicas; None once the search is done.
+
+    It begins with the best one of a replica `alone`, since replicas that share nodes are never faster. It halves until the SLO is
+    met, then tries once between the last two.
+    """
+    if not measured:
+        return alone
+    last = measured[-1]
+    passed = [result.concurrency for result in measured if result.meets_slo(slo_s)]
+    if not passed:
+        return last.concurrency // 2 or None
+    if passed != [last.concurrency] or last.concurrency == alone:
+        return None
+    between = (last.concurrency + measured[-2].concurrency) // 2
+    return between if between > last.concurrency else None
+
+
+def list_replica_counts(ready: int) -> Sequence[int]:
+    """Return how many of `ready` replicas to measure at the same time: 2, 4, 8, … and all of them."""
+    doubled = [2**power for power in range(1, MAX_JOINT_CAPACITIES) if 2**power < ready]
+    return [*doubled, ready]
 
 
 def find_best_result(measured: Sequence[ConcurrencyResult], slo_s: float | None) -> ConcurrencyResult | None:
