@@ -11,9 +11,12 @@ Arms, in turn:
   split     the same, with an access for each route, so with limits that count apart, in the ratio of the values
   priced    the same, with admitted shares that a planner renews every second
   reduced   the same, and a Triton with a model of 5 ms, whose answers are worth 0.7 of the others, as the fallback
-The first 6 s of each are left out. Prints one JSON document; exits 1 if `priced` is worth less than 1.2 times `uniform` or
-1.05 times `split`, answers less than 0.95 of the requests that `capacity` answers, gold's p99 is above the SLO of 500 ms,
-`reduced` is not worth more than `priced`, or an answer is wrong.
+The first 6 s of each are left out. Then the shares of `rest` change ten times to none and back, and each time requests show
+after how many seconds the gateway follows; at last the control plane ends while all requests of `rest` are refused, and they show
+after how many seconds the gateway answers all. Prints one JSON document; exits 1 if `priced` is worth less than 1.2 times
+`uniform` or 1.05 times `split`, answers less than 0.95 of the requests that `capacity` answers, gold's p99 is above the SLO of
+500 ms, `reduced` is not worth more than `priced`, a change of the shares takes more than a second, the loss of the control plane
+more than their TTL and a second, or an answer is wrong.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import argparse
 import asyncio
 import json
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -54,6 +58,7 @@ from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
 from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.xds.metrics import XdsMetrics
+from tidegate.xds.shares import SHARES_TTL_S
 
 MODEL = SlowModel("ctr", factor=2.0, delay_ms=10.0)
 SMALL = SlowModel("ctr", factor=3.0, delay_ms=5.0)
@@ -64,6 +69,10 @@ TRITONS = 2
 SETTLED_S = 6.0
 VALUES = {"gold": 5, "silver": 2, "rest": 1}
 SLO_S = 0.5
+REST_ROUTE = "access/ads/ctr/rest"
+ANSWERED = "answered"
+REFUSED = "RESOURCE_EXHAUSTED"
+CHANGES = 10
 LIMIT = 40
 """Requests that may wait: enough to keep both Tritons busy, and answered within half of the SLO."""
 
@@ -131,7 +140,7 @@ async def ask_once(client: Client, access: str, segment: str, results: SegmentRe
     except grpc.aio.AioRpcError as error:
         results.outcomes[error.code().name] += 1
         return
-    outcomes = {MODEL.factor: "answered", SMALL.factor: "reduced"}
+    outcomes = {MODEL.factor: ANSWERED, SMALL.factor: "reduced"}
     (content,) = answer.raw_output_contents
     outcome = outcomes.get(float(np.frombuffer(content, np.float32)[0]), "wrong")
     results.outcomes[outcome] += 1
@@ -164,7 +173,7 @@ async def measure_capacity(client: Client, seconds: float = 6.0) -> float:
             await ask_once(client, "ctr", "gold", results)
 
     await asyncio.gather(*(work() for _ in range(10 * TRITONS)))
-    return results.outcomes["answered"] / seconds
+    return results.outcomes[ANSWERED] / seconds
 
 
 def fill_inputs(accesses: Sequence[Manifest], capacity: float) -> RoutingInputs:
@@ -205,8 +214,43 @@ async def measure_arm(
     return results
 
 
-async def measure_arms(seconds: float, folder: Path) -> dict[str, Mapping[str, SegmentResults]]:
-    """Measure the arms in turn."""
+async def measure_changes(gateway: Gateway, client: Client) -> list[float]:
+    """Return after how many seconds the gateway follows each change of the shares, as requests show, one after the other."""
+    seconds: list[float] = []
+    for number in range(2 * CHANGES):
+        shares, expected = ({REST_ROUTE: 0.0}, REFUSED) if number % 2 == 0 else ({}, ANSWERED)
+        gateway.control_plane.shares.publish_shares(shares)
+        seconds.append(await wait_for_outcome(client, expected))
+    return seconds
+
+
+async def measure_loss(gateway: Gateway, client: Client) -> float:
+    """Return how many seconds after the end of the control plane a gateway that refuses all requests of `rest` admits them."""
+    gateway.control_plane.shares.publish_shares({REST_ROUTE: 0.0})
+    await wait_for_outcome(client, REFUSED)
+    await gateway.lose_control_plane()
+    return await wait_for_outcome(client, ANSWERED)
+
+
+async def wait_for_outcome(client: Client, expected: str) -> float:
+    """Send requests of `rest` until one has this outcome; return after how many seconds.
+
+    Raises RuntimeError for one that is neither answered nor refused, and TimeoutError after 30 s.
+    """
+    began, results = time.monotonic(), SegmentResults()
+    while not results.outcomes[expected]:
+        if results.outcomes.keys() - {ANSWERED, REFUSED}:
+            raise RuntimeError(f"requests of rest failed: {dict(results.outcomes)}")
+        if time.monotonic() - began > 30:
+            raise TimeoutError(f"no request of rest is {expected} after 30 s: {dict(results.outcomes)}")
+        await ask_once(client, "ctr", "rest", results)
+    return time.monotonic() - began
+
+
+async def measure_arms(
+    seconds: float, folder: Path
+) -> tuple[dict[str, Mapping[str, SegmentResults]], Mapping[str, float]]:
+    """Measure the arms in turn, then how soon the gateway follows its shares, in seconds."""
     results: dict[str, Mapping[str, SegmentResults]] = {}
     (folder / "gateway").mkdir()
     with ExitStack() as stack:
@@ -226,12 +270,19 @@ async def measure_arms(seconds: float, folder: Path) -> dict[str, Mapping[str, S
             for name, arm in ARMS.items():
                 await gateway.control_plane.push(*backends, *map(ModelAccess.parse, arm.accesses))
                 results[name] = await measure_arm(gateway, client, arm, capacity, seconds)
-    return results
+            await gateway.control_plane.push(*backends, *map(ModelAccess.parse, ARMS["priced"].accesses))
+            changes = await measure_changes(gateway, client)
+            followed = {
+                "change_median": statistics.median(changes),
+                "change_most": max(changes),
+                "loss_of_control_plane": await measure_loss(gateway, client),
+            }
+    return results, followed
 
 
 def summarise_arm(results: Mapping[str, SegmentResults], seconds: float) -> dict[str, Any]:
     """Return the figures of one arm: value and answers per second, and each segment's share answered and p99."""
-    answered = {name: segment.outcomes["answered"] for name, segment in results.items()}
+    answered = {name: segment.outcomes[ANSWERED] for name, segment in results.items()}
     return {
         "value_per_s": round(
             sum(
@@ -259,7 +310,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        measured = asyncio.run(measure_arms(options.seconds, Path(folder)))
+        measured, followed = asyncio.run(measure_arms(options.seconds, Path(folder)))
     arms = {name: summarise_arm(results, options.seconds) for name, results in measured.items()}
     priced = arms["priced"]
     ratios = {
@@ -268,7 +319,8 @@ def main() -> int:
         "value_of_reduced": round(arms["reduced"]["value_per_s"] / priced["value_per_s"], 3),
         "answered_to_capacity": round(priced["answered_per_s"] / arms["capacity"]["answered_per_s"], 3),
     }
-    print(json.dumps({"arms": arms, "ratios": ratios}, indent=2))
+    followed_s = {name: round(seconds, 3) for name, seconds in followed.items()}
+    print(json.dumps({"arms": arms, "ratios": ratios, "followed_s": followed_s}, indent=2))
     wrong = any(segment.outcomes["wrong"] for results in measured.values() for segment in results.values())
     met = (
         ratios["value_to_uniform"] >= 1.2
@@ -276,6 +328,8 @@ def main() -> int:
         and ratios["answered_to_capacity"] >= 0.95
         and priced["segments"]["gold"]["p99_ms"] <= SLO_S * 1000
         and ratios["value_of_reduced"] > 1
+        and followed_s["change_most"] <= 1
+        and followed_s["loss_of_control_plane"] <= SHARES_TTL_S + 1
     )
     return 0 if met and not wrong else 1
 
