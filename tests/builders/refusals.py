@@ -812,6 +812,28 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
         value="1",
     ),
     _pipeline(
+        "reduced-alone-without-min",
+        "pipeline.models[2].candidates.reducedValuePercent",
+        "reducedValuePercent is what an answer with min rows is worth",
+        {"inference": "small", "as": "prerank"},
+        _ranked("prerank", min=50),
+        {**_ranked("rank", reducedValuePercent=95), "as": "final"},
+        pipeline={"reducedValuePercent": 90},
+        value="1",
+    ),
+    *(
+        _pipeline(
+            f"reduced-alone-{name}",
+            "pipeline.models",
+            "candidates.reducedValuePercent is that of an answer with fewer rows for one model",
+            {"inference": "small", "as": "prerank"},
+            _ranked("prerank", min=50, reducedValuePercent=89),
+            pipeline=together,
+            value="1",
+        )
+        for name, together in (("lower", {"reducedValuePercent": 90}), ("without-together", {}))
+    ),
+    _pipeline(
         "reduced-without-value",
         "pipeline",
         "pipeline.reducedValuePercent is a percentage of the route's value",

@@ -314,6 +314,51 @@ async def test_a_model_with_candidates_gets_the_best_rows_and_fewer_under_overlo
     await rig.take(THREE, CALLEES)
 
 
+async def test_of_several_stages_gateways_shorten_the_one_that_they_are_told_to(rig: Rig) -> None:
+    rank, final = (
+        {
+            "inference": name,
+            "as": stage,
+            "default": "-1",
+            "candidates": {"by": by, "max": most, "min": 1, "reducedValuePercent": 95},
+        }
+        for name, stage, by, most in (("cvr", "rank", "prerank", 3), ("gmv", "final", "rank", 2))
+    )
+    pipeline = {"models": [{"inference": "ctr", "as": "prerank"}, rank, final], "reducedValuePercent": 90}
+    route = {"name": "all", "timeout": "10s", "value": "1", "pipeline": pipeline}
+    funnel = a_model_access("scene", routes=[route], protection={"admissionControl": {"mode": "Priced"}})
+    await rig.take(funnel, CALLEES)
+    rows = [4.0, 1.0, 5.0, 2.0, 3.0]
+    full = {
+        "prerank": [8.0, 2.0, 10.0, 4.0, 6.0],
+        "rank": [12.0, -1.0, 15.0, -1.0, 9.0],
+        "final": [20.0, -1.0, 25.0, -1.0, -1.0],
+    }
+    short_rank = {**full, "rank": [-1.0, -1.0, 15.0, -1.0, -1.0]}
+    short_final = {**full, "final": [-1.0, -1.0, 25.0, -1.0, -1.0]}
+    assert values(await rig.infer(rows)) == full
+    assert values(await rig.infer(rows, ("x-tidegate-candidates", "min:rank"))) == short_rank
+    assert values(await rig.infer(rows, ("x-tidegate-candidates", "min:final"))) == short_final
+    assert values(await rig.infer(rows, ("x-tidegate-candidates", "min:prerank"))) == full
+
+    name = "access/ads/scene/all"
+    none_for = {
+        "rank": (name, f"{name}/reduced"),
+        "final": (name, f"{name}/reduced", f"{name}/reduced/rank"),
+        "": (name,),
+    }
+    expected = {"rank": short_rank, "final": short_final, "": {**short_rank, "final": short_final["final"]}}
+    for stage, shares in none_for.items():
+        rig.gateway.control_plane.shares.publish_shares(dict.fromkeys(shares, 0.0))
+
+        async def is_short(answer: dict[str, list[float]] = expected[stage]) -> bool:
+            return values(await rig.infer(rows)) == answer
+
+        await eventually(is_short, f"the gateway asks for the fewest candidates for {stage or 'all'}")
+    rig.gateway.control_plane.shares.publish_shares({})
+    await rig.take(THREE, CALLEES)
+
+
 async def test_features_first_and_what_is_late_or_shed_is_left_out(rig: Rig) -> None:
     """And a ModelAccess among the models: its weights decide who answers."""
     inner = a_model_access("either", routes=[a_route("default", "ctr", "canary")])

@@ -107,11 +107,11 @@ GOLD, GOLD_REDUCED = "access/ads/ctr/gold", "access/ads/ctr/gold/reduced"
 
 
 def with_fallback(load: RouteLoad, percent: float = 80) -> RouteLoad:
-    return replace(load, reduced=ReducedAnswer({CVR: 1.0}, load.value * percent / 100))
+    return replace(load, reduced=(ReducedAnswer({CVR: 1.0}, load.value * percent / 100),))
 
 
 def with_candidates(load: RouteLoad, cost: float, percent: float) -> RouteLoad:
-    return replace(load, reduced=ReducedAnswer({CTR: cost}, load.value * percent / 100))
+    return replace(load, reduced=(ReducedAnswer({CTR: cost}, load.value * percent / 100),))
 
 
 def test_a_fallback_answers_what_was_not_admitted_as_far_as_it_has_capacity() -> None:
@@ -203,7 +203,7 @@ def test_any_whole_numbers_of_candidates_and_percent_give_shares(
 ) -> None:
     most, fewest = limits
     reduced = ReducedAnswer({CTR: fewest / most, CVR: 1.0}, value * percent / 100)
-    load = replace(a_load("gold", value, 100, costs={CTR: 1.0, CVR: 1.0}), reduced=reduced)
+    load = replace(a_load("gold", value, 100, costs={CTR: 1.0, CVR: 1.0}), reduced=(reduced,))
     shares = plan_shares([load], {CTR: 50, CVR: 80})
     assert 0 <= shares[GOLD] <= shares.get(GOLD_REDUCED, 1.0) <= 1
 
@@ -252,12 +252,12 @@ def test_the_value_of_full_and_reduced_answers_is_the_optimum(
     shares = plan_shares(loads, {CTR: capacity})
     gained = taken = 0.0
     for load in loads:
-        assert load.reduced is not None
+        (answer,) = load.reduced
         full = shares.get(load.route, 1.0)
         reduced = shares.get(f"{load.route}/reduced", 1.0) - full
         assert reduced >= -1e-9
-        gained += load.offered_per_s * (full * load.value + reduced * load.reduced.value)
-        taken += load.offered_per_s * (full * load.costs[CTR] + reduced * load.reduced.costs[CTR])
+        gained += load.offered_per_s * (full * load.value + reduced * answer.value)
+        taken += load.offered_per_s * (full * load.costs[CTR] + reduced * answer.costs[CTR])
     assert taken <= capacity * (1 + 1e-9)
     assert gained == pytest.approx(optimal_value(loads, capacity))
 
@@ -268,9 +268,9 @@ def optimal_value(loads: list[RouteLoad], capacity: float) -> float:
 
     full = [(load.offered_per_s * load.value, load.offered_per_s * load.costs[CTR]) for load in loads]
     reduced = [
-        (load.offered_per_s * load.reduced.value, load.offered_per_s * load.reduced.costs[CTR])
+        (load.offered_per_s * answer.value, load.offered_per_s * answer.costs[CTR])
         for load in loads
-        if load.reduced is not None
+        for answer in load.reduced
     ]
     values, costs = zip(*full, *reduced, strict=True)
     count = len(loads)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_dataplane.contract import CandidateCut, ModelCall, PipelinePart, TensorSpec
+from tidegate_dataplane.contract import CandidateCut, ModelCall, PipelinePart, PipelinePlan, TensorSpec
 from tidegate_dataplane.pipeline.candidates import select_candidates
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.rows import RequestBatch
@@ -56,7 +56,7 @@ def test_the_highest_are_selected_in_their_order_and_the_earlier_of_equal_ones(
 def test_a_part_gets_the_best_rows_of_each_request_and_fills_the_others() -> None:
     parts = [a_part("prerank"), a_part("rank", CUT)]
     batch = RequestBatch([{"x": column(10, 11, 12, 13, 14)}, {"x": column(20, 21)}])
-    stages = ModelStages(parts, batch, [False, False])
+    stages = ModelStages(parts, batch, [frozenset()] * 2)
     assert [(name, len(called)) for name, called in stages.first_calls] == [("prerank", 2)]
     ((name, called),) = stages.add_outcomes(
         "prerank", [{"y": column(0.1, 0.9, 0.5, 0.2, 0.7)}, {"y": column(2, 1)}]
@@ -74,7 +74,9 @@ def test_a_part_gets_the_best_rows_of_each_request_and_fills_the_others() -> Non
 
 def test_a_request_that_asks_for_it_gets_the_fewest_candidates() -> None:
     stages = ModelStages(
-        [a_part("prerank"), a_part("rank", CUT)], RequestBatch([{"x": column(1, 2, 3)}] * 2), [True, False]
+        [a_part("prerank"), a_part("rank", CUT)],
+        RequestBatch([{"x": column(1, 2, 3)}] * 2),
+        [{"rank"}, frozenset()],
     )
     ((_, called),) = stages.add_outcomes("prerank", [{"y": column(0, 2, 1)}] * 2)
     assert rows_of(called) == [[2], [1, 2, 3]]
@@ -87,7 +89,7 @@ def test_a_request_that_asks_for_it_gets_the_fewest_candidates() -> None:
 
 def test_features_are_cut_with_the_inputs() -> None:
     batch = RequestBatch([{"key": column(1, 2, 3, 4)}], [{"x": column(5, 6, 7, 8)}])
-    stages = ModelStages([a_part("prerank"), a_part("rank", CUT)], batch, [True])
+    stages = ModelStages([a_part("prerank"), a_part("rank", CUT)], batch, [{"rank"}])
     ((_, called),) = stages.add_outcomes("prerank", [{"y": column(0, 0, 3, 0)}])
     assert rows_of(called) == [[7]]
 
@@ -98,7 +100,7 @@ def test_a_request_without_an_answer_to_select_by_is_cut_by_its_order_or_not_ask
 ) -> None:
     parts = [a_part("prerank", default=default), a_part("rank", CUT)]
     batch = RequestBatch([{"x": column(1, 2, 3, 4)}, {"x": column(5)}])
-    stages = ModelStages(parts, batch, [False, False])
+    stages = ModelStages(parts, batch, [frozenset()] * 2)
     ((_, called),) = stages.add_outcomes("prerank", [LATE, {"y": column(1)}])
     assert rows_of(called) == ([[1, 2, 3], [5]] if default else [[5]])
     stages.add_outcomes("rank", [{"y": column(1, 1, 1)}, {"y": column(2)}] if default else [{"y": column(2)}])
@@ -109,7 +111,7 @@ def test_a_request_without_an_answer_to_select_by_is_cut_by_its_order_or_not_ask
 def test_three_stages_follow_each_other_and_a_part_without_a_cut_delays_none() -> None:
     second = CandidateCut(by="rank", max_rows=1, min_rows=1, filler="0")
     parts = [a_part("prerank"), a_part("slow"), a_part("rank", CUT), a_part("final", second)]
-    stages = ModelStages(parts, RequestBatch([{"x": column(1, 2, 3, 4)}]), [False])
+    stages = ModelStages(parts, RequestBatch([{"x": column(1, 2, 3, 4)}]), [frozenset()])
     assert [name for name, _ in stages.first_calls] == ["prerank", "slow"]
     ((name, called),) = stages.add_outcomes("prerank", [{"y": column(0, 1, 2, 3)}])
     assert (name, rows_of(called)) == ("rank", [[2, 3, 4]])
@@ -119,8 +121,25 @@ def test_three_stages_follow_each_other_and_a_part_without_a_cut_delays_none() -
     assert stages.add_outcomes("slow", [LATE]) == []
 
 
+def test_one_stage_gets_fewer_candidates_and_the_others_as_many_as_before() -> None:
+    final = CandidateCut(by="rank", max_rows=2, min_rows=1, filler="0")
+    parts = [a_part("prerank"), a_part("rank", CUT), a_part("final", final)]
+    plan = {"min": ([[4]], [[4]]), "min:rank": ([[4]], [[1, 4]]), "min:final": ([[2, 3, 4]], [[4]])}
+    plan |= dict.fromkeys(("", "min:prerank", "min:other", "rank", "max"), ([[2, 3, 4]], [[3, 4]]))
+    by_header = PipelinePlan(gateway="g:1", parts=tuple(parts), inputs=(), outputs=()).shortened_by_header
+    for header, (ranked, finished) in plan.items():
+        batch = RequestBatch([{"x": column(1, 2, 3, 4)}])
+        stages = ModelStages(parts, batch, [by_header.get(header, frozenset())])
+        ((_, called),) = stages.add_outcomes("prerank", [{"y": column(0, 1, 2, 3)}])
+        assert rows_of(called) == ranked, header
+        ((_, called),) = stages.add_outcomes("rank", [{"y": column(*range(len(ranked[0])))}])
+        assert rows_of(called) == finished, header
+
+
 def test_where_nothing_can_be_selected_nothing_is_asked() -> None:
-    stages = ModelStages([a_part("prerank"), a_part("rank", CUT)], RequestBatch([{"x": column(1)}]), [False])
+    stages = ModelStages(
+        [a_part("prerank"), a_part("rank", CUT)], RequestBatch([{"x": column(1)}]), [frozenset()]
+    )
     assert stages.add_outcomes("prerank", [LATE]) == []
     assert stages.get_outcomes(0) == {"prerank": LATE, "rank": LATE}
 

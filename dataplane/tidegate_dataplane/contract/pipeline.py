@@ -10,7 +10,7 @@ DEFAULTED = "tidegate_defaulted"
 
 CANDIDATES_HEADER = "x-tidegate-candidates"
 FEWEST_CANDIDATES = "min"
-"""A request with this header and value asks each part with a cut for the fewest rows."""
+"""A request with this header and value asks each part with a cut for the fewest rows; with `min:<part>`, that part alone."""
 
 
 class ModelCall(ContractModel):
@@ -71,6 +71,13 @@ class PipelinePlan(PlanModel):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     hash: str = ""
+
+    @property
+    def shortened_by_header(self) -> dict[str, frozenset[str]]:
+        """Return the names of the parts that get the fewest rows, by the value of CANDIDATES_HEADER."""
+        cut = [part.name for part in self.parts if part.cut is not None]
+        alone = {f"{FEWEST_CANDIDATES}:{name}": frozenset((name,)) for name in cut}
+        return {FEWEST_CANDIDATES: frozenset(cut), **alone}
 
     @property
     def calls(self) -> tuple[ModelCall, ...]:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -47,31 +47,33 @@ class PipelineRunner:
         features = {FEATURES_CALL: self._features} if self._features is not None else {}
         return {**features, **self._workers}
 
-    def answer_requests(self, requests: Sequence[Arrays], fewest: Sequence[bool] = ()) -> list[Outcome]:
+    def answer_requests(
+        self, requests: Sequence[Arrays], shortened: Sequence[Set[str]] = ()
+    ) -> list[Outcome]:
         """Return the answer or the error of each request, in order, with one call of each model for all of them.
 
-        `fewest`: whether a request asks for as few candidates as the plan allows; by default none does.
+        `shortened`: the names of the parts that get as few rows of a request as the plan allows; by default none does.
         The batch takes at most the longest timeout of a call.
         """
         latest_s = self._clock() + self._max_timeout_s
         try:
-            return self._answer_batch(requests, fewest or [False] * len(requests), latest_s)
+            return self._answer_batch(requests, shortened or [frozenset[str]()] * len(requests), latest_s)
         finally:
             for worker in self.workers.values():
                 worker.clear_batch()
 
     def _answer_batch(
-        self, requests: Sequence[Arrays], fewest: Sequence[bool], latest_s: float
+        self, requests: Sequence[Arrays], shortened: Sequence[Set[str]], latest_s: float
     ) -> list[Outcome]:
         if self._features is None:
-            return self._call_models(RequestBatch(requests), fewest, latest_s)
+            return self._call_models(RequestBatch(requests), shortened, latest_s)
         answers = self._call_features(self._features, requests, latest_s)
         positions = [position for position, answer in enumerate(answers) if not isinstance(answer, CallError)]
         if not positions:
             return answers
         features = [answer for answer in answers if not isinstance(answer, CallError)]
         batch = RequestBatch([requests[position] for position in positions], features)
-        wishes = [fewest[position] for position in positions]
+        wishes = [shortened[position] for position in positions]
         merged = self._call_models(batch, wishes, latest_s)
         if any(spec.name == NOT_CURRENT for spec in self._plan.outputs):
             merged = [add_mark(*context) for context in zip(merged, features, batch.rows, strict=True)]
@@ -105,9 +107,11 @@ class PipelineRunner:
             for outcome in worker.outcomes
         ]
 
-    def _call_models(self, batch: RequestBatch, fewest: Sequence[bool], latest_s: float) -> list[Outcome]:
+    def _call_models(
+        self, batch: RequestBatch, shortened: Sequence[Set[str]], latest_s: float
+    ) -> list[Outcome]:
         """Return the merged answers of all models to each request, or its error."""
-        stages = ModelStages(self._plan.parts, batch, fewest)
+        stages = ModelStages(self._plan.parts, batch, shortened)
 
         def find_next(worker: CallWorker) -> Sequence[CallJob]:
             name = self._part_names[worker]

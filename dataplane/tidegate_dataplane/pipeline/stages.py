@@ -1,7 +1,7 @@
 """The order of a plan's calls for one batch: a part with a cut is called once the part that selects its rows has answered."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from tidegate_dataplane.contract import CandidateCut, PipelinePart
 from tidegate_dataplane.pipeline.candidates import Selection, fill_output, select_candidates
@@ -14,12 +14,17 @@ PartCall = tuple[str, RequestBatch]
 
 
 class ModelStages:
-    """Outcomes of the parts for each request of a batch, from which later calls follow."""
+    """Outcomes of the parts for each request of a batch, from which later calls follow.
 
-    def __init__(self, parts: Sequence[PipelinePart], batch: RequestBatch, fewest: Sequence[bool]) -> None:
+    `shortened` has the names of the parts that get the fewest rows, for each request.
+    """
+
+    def __init__(
+        self, parts: Sequence[PipelinePart], batch: RequestBatch, shortened: Sequence[Set[str]]
+    ) -> None:
         self._parts = {part.name: part for part in parts}
         self._batch = batch
-        self._fewest = fewest
+        self._shortened = shortened
         self._outcomes: dict[str, dict[int, Outcome]] = {}
         self._selections: dict[str, dict[int, Selection]] = {}
         self.best_rows: Counter[tuple[str, str]] = Counter()
@@ -58,7 +63,7 @@ class ModelStages:
             if part.cut is None or part.cut.by != name:
                 continue
             selections = {
-                position: select_candidates(scores, part.cut, fewest=self._fewest[position])
+                position: select_candidates(scores, part.cut, fewest=part.name in self._shortened[position])
                 for position, scores in self._read_scores(part.cut)
             }
             if selections:
@@ -85,7 +90,7 @@ class ModelStages:
             return outcome
         (output,) = part.call.outputs
         answer, selection = outcome[output.name], self._selections[part.name][position]
-        if not self._fewest[position]:
+        if not self._shortened[position]:
             includes_best = selection.keeps_best(answer, cut.min_rows)
             if includes_best is not None:
                 self.best_rows[part.name, "yes" if includes_best else "no"] += 1

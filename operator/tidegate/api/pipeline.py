@@ -56,6 +56,12 @@ class CandidateLimit(ApiModel):
             check=lambda limit: limit.min_rows is None or limit.min_rows < limit.max_rows,
             field="min",
         ),
+        ValidationRule(
+            cel="!has(self.reducedValuePercent) || has(self.min)",
+            message="reducedValuePercent is what an answer with min rows is worth: give min, too",
+            check=lambda limit: limit.reduced_value_percent is None or limit.min_rows is not None,
+            field="reducedValuePercent",
+        ),
     )
 
     by: Annotated[
@@ -82,7 +88,18 @@ class CandidateLimit(ApiModel):
             ge=1,
             le=MAX_CANDIDATES,
             description="Most rows that it gets of a request with the header x-tidegate-candidates: min, which gateways add "
-            "under overload (pipeline.reducedValuePercent) and clients may. Absent: max.",
+            "under overload (pipeline.reducedValuePercent) and clients may. With min:<as> only that model does. Absent: max.",
+        ),
+    ] = None
+    reduced_value_percent: Annotated[
+        int | None,
+        Field(
+            strict=True,
+            ge=1,
+            le=100,
+            description="What an answer is worth in which this model alone has min rows, as a percentage of the route's value, where "
+            "several models have min. While only its Inference lacks capacity, gateways ask for such answers. "
+            "Absent: pipeline.reducedValuePercent, that of an answer with all of them.",
         ),
     ] = None
 
@@ -181,6 +198,22 @@ class PipelineSpec(ApiModel):
             ),
             field="reducedValuePercent",
         ),
+        ValidationRule(
+            cel="self.models.all(m, !has(m.candidates) || !has(m.candidates.reducedValuePercent) || "
+            "(has(self.reducedValuePercent) && m.candidates.reducedValuePercent >= self.reducedValuePercent))",
+            message="candidates.reducedValuePercent is that of an answer with fewer rows for one model, so at least "
+            "pipeline.reducedValuePercent, which has to be given too",
+            check=lambda pipeline: all(
+                pipeline.reduced_value_percent is not None and percent >= pipeline.reduced_value_percent
+                for percent in (
+                    model.candidates.reduced_value_percent
+                    for model in pipeline.models
+                    if model.candidates is not None
+                )
+                if percent is not None
+            ),
+            field="models",
+        ),
     )
 
     model_name: Annotated[
@@ -233,6 +266,18 @@ class PipelineSpec(ApiModel):
     def resolve_served_name(self, access: str) -> str:
         """Return the model name in requests, for the ModelAccess with the name `access`."""
         return self.model_name or access
+
+    @property
+    def separately_reduced(self) -> tuple[PipelineModel, ...]:
+        """Return the models of which each alone may get its fewest candidates: none where only one model has any."""
+        models = tuple(
+            model
+            for model in self.models
+            if model.candidates is not None and model.candidates.min_rows is not None
+        )
+        if len(models) < 2 or self.reduced_value_percent is None:
+            return ()
+        return tuple(model for model in models if model.inference is not None and not model.optional)
 
     @property
     def inference_names(self) -> frozenset[str]:

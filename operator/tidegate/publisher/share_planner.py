@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, isfinite
 from typing import Final
@@ -24,7 +24,7 @@ from tidegate.planning.access.admitted_shares import ReducedAnswer, RouteLoad, p
 from tidegate.planning.access.value_classes import RouteDemand, SharedInferences, index_routes, index_shared
 from tidegate.planning.allocator.measured_capacity import build_curve
 from tidegate.publisher.routing_inputs import RoutingInputs
-from tidegate.routing.ir import REDUCED
+from tidegate.routing.ir import REDUCED, name_reduced
 from tidegate.routing.route_targets import is_priced
 from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.telemetry.route_rates import RouteRates
@@ -170,14 +170,16 @@ def build_loads(
     loads: list[RouteLoad] = []
     for route in access.spec.routes:
         name = f"access/{access.key}/{route.name}"
-        offered = rates.get(name, 0.0) + rates.get(f"{name}{REDUCED}", 0.0)
+        parts_alone = route.pipeline.separately_reduced if route.pipeline is not None else ()
+        suffixes = ("", *(name_reduced(part) for part in ("", *(model.name for model in parts_alone))))
+        offered = sum(rates.get(f"{name}{suffix}", 0.0) for suffix in suffixes)
         if not offered > 0:
             continue
         if route.pipeline is not None:
             loads.append(_build_pipeline_load(access, route, route.pipeline, offered, demands[name]))
             continue
         reduced = demands.get(f"{name}{REDUCED}")
-        answer = ReducedAnswer(reduced.by_inference, reduced.value or 0.0) if reduced else None
+        answer = (ReducedAnswer(reduced.by_inference, reduced.value or 0.0),) if reduced else ()
         costs, value = demands[name].by_inference, _find_value(demands[name], values)
         loads.append(RouteLoad(name, offered, costs, value, priced, answer))
     return loads
@@ -189,20 +191,33 @@ def _build_pipeline_load(
     """Return the load of a route that a pipeline answers: each of its Inferences answers a request for each of its models.
 
     Optional models limit nothing: requests are answered without them.
-    With the fewest candidates, a request takes as much less of an Inference's capacity as it has fewer rows.
+    With the fewest candidates, a request takes as much less of an Inference's capacity as it has fewer rows: for all models, or, where
+    several have fewest candidates, for one of them.
     """
-    costs: defaultdict[ObjectKey, float] = defaultdict(float)
-    fewest: defaultdict[ObjectKey, float] = defaultdict(float)
-    for model in pipeline.models:
-        if model.inference is not None and not model.optional:
-            key, limit = resolve_shared_name(model.inference, access.key.namespace), model.candidates
-            if key not in demand.required:
-                continue
-            costs[key] += 1.0
-            fewest[key] += 1.0 if limit is None else (limit.min_rows or limit.max_rows) / limit.max_rows
+    required = {
+        model.name: (resolve_shared_name(model.inference, access.key.namespace), model.candidates)
+        for model in pipeline.models
+        if model.inference is not None and not model.optional
+    }
+    required = {name: call for name, call in required.items() if call[0] in demand.required}
+
+    def sum_costs(shortened: Container[str]) -> Mapping[ObjectKey, float]:
+        costs: defaultdict[ObjectKey, float] = defaultdict(float)
+        for name, (key, limit) in required.items():
+            rows = limit.min_rows if limit is not None and name in shortened else None
+            costs[key] += 1.0 if limit is None or rows is None else rows / limit.max_rows
+        return costs
+
     value, percent = float(route.value or 1), pipeline.reduced_value_percent
-    reduced = ReducedAnswer(fewest, value * percent / 100) if percent is not None else None
-    return RouteLoad(f"access/{access.key}/{route.name}", offered, costs, value, is_priced(access), reduced)
+    reduced: list[ReducedAnswer] = []
+    if percent is not None:
+        reduced.append(ReducedAnswer(sum_costs(required), value * percent / 100))
+        for model in pipeline.separately_reduced:
+            own = model.candidates.reduced_value_percent if model.candidates is not None else None
+            worth = value * (percent if own is None else own) / 100
+            reduced.append(ReducedAnswer(sum_costs({model.name}), worth, name_reduced(model.name)))
+    name = f"access/{access.key}/{route.name}"
+    return RouteLoad(name, offered, sum_costs(()), value, is_priced(access), reduced)
 
 
 def _find_value(demand: RouteDemand, values: Mapping[ObjectKey, float]) -> float:

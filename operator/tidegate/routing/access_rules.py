@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.matching import HeaderMatch, StickySession
@@ -35,6 +34,7 @@ from tidegate.routing.ir import (
     UserSourceKind,
     VirtualHost,
     WeightedBackend,
+    name_reduced,
 )
 from tidegate.routing.pipelines import (
     PlannedPart,
@@ -63,9 +63,6 @@ class PlannedTarget:
     inference: str
     weight: int
     endpoints: int
-
-
-_FEWEST_CANDIDATES: Final = ((CANDIDATES_HEADER, FEWEST_CANDIDATES),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,23 +231,32 @@ def _plan_route(
         priced=is_priced(access),
     )
     if targets.reduced is not None:
-        rule = replace(rule, reduced=_reduce_rule(rule, targets.reduced))
+        rule = replace(rule, reduced=(_reduce_rule(rule, targets.reduced),))
     return _RoutePlan(rule, _build_planned_route(access, route, backends, targets), backends.refusals)
 
 
 def _reduce_rule(
-    rule: RouteRule, target: WeightedBackend, request_headers: tuple[tuple[str, str], ...] = ()
+    rule: RouteRule,
+    target: WeightedBackend,
+    request_headers: tuple[tuple[str, str], ...] = (),
+    suffix: str = REDUCED,
 ) -> RouteRule:
     """Return how `target` answers the requests of `rule` that are beyond its admitted share."""
     return replace(
         rule,
-        name=f"{rule.name}{REDUCED}",
+        name=f"{rule.name}{suffix}",
         targets=(target,),
         sticky=None,
         mirrors=(),
         counted=False,
         request_headers=request_headers,
     )
+
+
+def _shorten_parts(rule: RouteRule, part: str) -> RouteRule:
+    """Return how a pipeline answers with the fewest candidates for one part, or for all of them if it has no name."""
+    header = f"{FEWEST_CANDIDATES}:{part}" if part else FEWEST_CANDIDATES
+    return _reduce_rule(rule, rule.targets[0], ((CANDIDATES_HEADER, header),), name_reduced(part))
 
 
 def _plan_pipeline(
@@ -279,7 +285,8 @@ def _plan_pipeline(
         priced=is_priced(access),
     )
     if rule.priced and route.pipeline.reduced_value_percent is not None:
-        rule = replace(rule, reduced=_reduce_rule(rule, rule.targets[0], _FEWEST_CANDIDATES))
+        parts_alone = [model.name for model in route.pipeline.separately_reduced]
+        rule = replace(rule, reduced=tuple(_shorten_parts(rule, part) for part in ("", *parts_alone)))
     return _RoutePlan(
         rule,
         PlannedRoute(route.name, (), parts=parts),

@@ -117,7 +117,15 @@ class MirroredBackend:
 
 
 REDUCED: Final = "/reduced"
-"""Suffix, in counters and the runtime layer, of the rule that answers the requests beyond another rule's admitted share."""
+"""Suffix, in counters and the runtime layer, of the rule that answers the requests beyond another rule's admitted share.
+
+One of several rules that do has the name of a part of the pipeline after it (`name_reduced`).
+"""
+
+
+def name_reduced(part: str = "") -> str:
+    """Return the suffix of the rule that shortens one part of a pipeline, or all of them."""
+    return f"{REDUCED}/{part}" if part else REDUCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +138,7 @@ class RouteRule:
     `client_deadline` ends a gRPC request at its client's deadline if that is sooner than `timeout`.
     `counted`: Envoy counts its gRPC answers by status, for a release.
     `priced`: the proxy admits the share of the requests that the runtime layer sets, and refuses the others.
-    `reduced`: the rule that answers a share of the refused requests, also set by that layer.
+    `reduced`: the rules that answer shares of the refused requests, also set by that layer.
     `request_headers` are set on requests to the targets.
     """
 
@@ -145,13 +153,13 @@ class RouteRule:
     client_deadline: bool = False
     counted: bool = False
     priced: bool = False
-    reduced: RouteRule | None = None
+    reduced: tuple[RouteRule, ...] = ()
     request_headers: tuple[tuple[str, str], ...] = ()
 
     @property
     def answering_targets(self) -> tuple[WeightedBackend, ...]:
         """Return the targets, and those that answer requests beyond the admitted share."""
-        return self.targets if self.reduced is None else (*self.targets, *self.reduced.targets)
+        return *self.targets, *(target for rule in self.reduced for target in rule.targets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,8 @@ _FAILED = XDS.add_gauge(
 
 _ADMITTED_SHARE = XDS.add_gauge(
     "admitted_share",
-    "Share of the requests of a route that gateways admit, from 0 to 1; of `<route>/reduced`, the share that they admit or that "
-    "gets a cheaper answer. Absent while it is 1.",
+    "Share of the requests of a route that gateways admit, from 0 to 1; of `<route>/reduced`, and of `<route>/reduced/<as>` for one "
+    "stage of a funnel, the share that they admit or that gets a cheaper answer. Absent while it is 1.",
     "route",
 )
 

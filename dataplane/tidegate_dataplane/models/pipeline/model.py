@@ -30,7 +30,7 @@ class TritonPythonModel:
         sys.path.insert(0, str(folder))
         # Bytecode would change the time of the folder, which the server takes for a new version.
         sys.dont_write_bytecode = True
-        from tidegate_dataplane.contract import CANDIDATES_HEADER, FEWEST_CANDIDATES, PipelinePlan
+        from tidegate_dataplane.contract import CANDIDATES_HEADER, PipelinePlan
         from tidegate_dataplane.contract.exported import PIPELINE
         from tidegate_dataplane.pipeline.failures import CallError, FailureKind
         from tidegate_dataplane.pipeline.pipeline import PipelineRunner
@@ -40,7 +40,8 @@ class TritonPythonModel:
 
         plan = PipelinePlan.model_validate(json.loads((folder / "pipeline.json").read_bytes()))
         self._has_cut = any(part.cut is not None for part in plan.parts)
-        self._fewest = {CANDIDATES_HEADER: FEWEST_CANDIDATES}
+        self._header = CANDIDATES_HEADER
+        self._shortened_by_header = plan.shortened_by_header
         self._inputs = [spec.name for spec in plan.inputs]
         name = args["model_name"]
 
@@ -79,7 +80,7 @@ class TritonPythonModel:
             for request in requests
         ]
         answers = self._pipeline.answer_requests(
-            batch, [self._asks_for_fewest(request) for request in requests]
+            batch, [self._find_shortened(request) for request in requests]
         )
         self._counters.export_soon()
         return [
@@ -87,9 +88,12 @@ class TritonPythonModel:
             for request, answer in zip(requests, answers, strict=True)
         ]
 
-    def _asks_for_fewest(self, request: Any) -> bool:
-        """Return whether the header says so, which the server passes on as a parameter where the plan has a cut."""
-        return self._has_cut and self._fewest.items() <= json.loads(request.parameters() or "{}").items()
+    def _find_shortened(self, request: Any) -> frozenset[str]:
+        """Return the parts that get the fewest rows, by the header, which the server passes on where the plan has a cut."""
+        if not self._has_cut:
+            return frozenset()
+        header = json.loads(request.parameters() or "{}").get(self._header)
+        return self._shortened_by_header.get(header, frozenset())
 
     def finalize(self) -> None:
         """Close the connections, and tell the agent that the version was unloaded."""

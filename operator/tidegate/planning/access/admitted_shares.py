@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import isfinite
 from types import MappingProxyType
 from typing import Final
@@ -19,10 +19,14 @@ _HELD_CHANGE: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ReducedAnswer:
-    """How a request beyond the admitted share is answered: its cost in capacity of each Inference, and its value."""
+    """How a request beyond the admitted share is answered: its cost in capacity of each Inference, and its value.
+
+    `suffix`, after the name of the route, names its share.
+    """
 
     costs: Mapping[ObjectKey, float]
     value: float
+    suffix: str = REDUCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class RouteLoad:
     `offered_per_s`: requests that clients send, refused ones included; not finite if it was not measured.
     `costs`: the cost of a request in capacity of each Inference, in requests; for targets, their shares of the admitted requests.
     `value`: value of an answered request. `priced`: gateways admit a share of the requests; otherwise all of them.
+    `reduced`: the other ways to answer, in the order in which gateways compare their shares; the first saves the most.
     """
 
     route: str
@@ -39,22 +44,40 @@ class RouteLoad:
     costs: Mapping[ObjectKey, float]
     value: float
     priced: bool
-    reduced: ReducedAnswer | None = None
+    reduced: Sequence[ReducedAnswer] = ()
 
     @property
     def limiting_inferences(self) -> frozenset[ObjectKey]:
         """Return the Inferences whose capacity matters to the requests."""
-        return frozenset(self.costs) | frozenset(self.reduced.costs if self.reduced is not None else ())
+        return frozenset(self.costs).union(*(answer.costs for answer in self.reduced))
+
+    def list_saved(self, answer: ReducedAnswer) -> Mapping[ObjectKey, float]:
+        """Return how much less capacity a reduced answer takes than the full one, by Inference."""
+        return {key: max(cost - answer.costs.get(key, 0.0), 0.0) for key, cost in self.costs.items()}
 
 
 Shares = Mapping[str, float]
-"""By route, the admitted share, from 0 to 1; by route with REDUCED, the share that is admitted or gets a reduced answer.
+"""By route, the admitted share, from 0 to 1; by route with the suffix of a reduced answer, the share that is admitted, or gets this
+answer or one before it.
 
 Without an entry the share is 1.
 """
 
 
 NO_SHARES: Final[Shares] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class _PricedLoad:
+    """A priced route, and the reduced answer of this round, if there is one."""
+
+    load: RouteLoad
+    reduced: ReducedAnswer | None
+
+    @property
+    def has_fallback(self) -> bool:
+        """Return whether other Inferences give the reduced answers."""
+        return self.reduced is not None and self.load.costs.keys().isdisjoint(self.reduced.costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +131,13 @@ def plan_shares(
     `capacities`: requests per second that the ready pods of an Inference answer; without an entry, no request is refused.
     Routes that are not priced are served first. Then capacity goes to the offers with the most value per capacity (the fractional
     multiple-choice knapsack): a reduced answer by the same Inferences, if it keeps more value than it takes capacity; the rest
-    of the full answer; or the full answer at once. What then remains of a fallback's capacity answers requests that were not
+    of the full answer; or the full answer at once. Of several reduced answers, a route offers the one that is worth the most and
+    saves of each Inference that lacks capacity, so that no other model gets fewer candidates. What then remains of a fallback's capacity answers requests that were not
     admitted, those of the highest value first. Routes of equal gain get equal shares.
     """
     usable = [load for load in loads if isfinite(load.offered_per_s) and load.offered_per_s > 0]
-    priced = [load for load in usable if load.priced]
+    scarce = _find_scarce(usable, capacities)
+    priced = [_PricedLoad(load, _choose_reduced(load, scarce)) for load in usable if load.priced]
     admission = _Admission(
         {key: capacity for key, capacity in capacities.items() if isfinite(capacity) and capacity > 0}
     )
@@ -122,33 +147,51 @@ def plan_shares(
             for key, rate in _sum_costs([(load.offered_per_s, load.costs)]).items():
                 if key in admission.remaining:
                     admission.remaining[key] = max(admission.remaining[key] - rate, 0.0)
-    _accept_offers(admission, [offer for load in priced for offer in _list_offers(load)])
-    _use_fallbacks(admission, [load for load in priced if _has_fallback(load)])
-    shares = {route: share for route, share in admission.admitted.items() if share < 1}
-    shares |= {
-        f"{load.route}{REDUCED}": admission.answered[load.route]
-        for load in priced
-        if load.reduced is not None and admission.answered[load.route] < 1
-    }
-    for load in priced:
-        _hold_shares(load, shares, before, movable)
+    _accept_offers(admission, [offer for route in priced for offer in _list_offers(route)])
+    _use_fallbacks(admission, [route for route in priced if route.has_fallback])
+    shares = {name: share for route in priced for name, share in _list_shares(route, admission) if share < 1}
+    for route in priced:
+        _hold_shares(route.load, shares, before, movable)
     return dict(sorted(shares.items()))
 
 
-def _has_fallback(load: RouteLoad) -> bool:
-    """Return whether other Inferences give the reduced answers."""
-    return load.reduced is not None and load.costs.keys().isdisjoint(load.reduced.costs)
+def _find_scarce(loads: Sequence[RouteLoad], capacities: Mapping[ObjectKey, float]) -> frozenset[ObjectKey]:
+    """Return the Inferences whose capacity is less than full answers to all requests take."""
+    needed = _sum_costs((load.offered_per_s, load.costs) for load in loads)
+    return frozenset(key for key, rate in needed.items() if key in capacities and rate > capacities[key])
 
 
-def _list_offers(load: RouteLoad) -> Iterable[_Offer]:
+def _choose_reduced(load: RouteLoad, scarce: frozenset[ObjectKey]) -> ReducedAnswer | None:
+    """Return the most valuable reduced answer that saves of each scarce Inference of which any saves; of equals, the last one."""
+    if len(load.reduced) < 2:
+        return next(iter(load.reduced), None)
+    saved = [{key for key, part in load.list_saved(answer).items() if part > 0} for answer in load.reduced]
+    relevant = scarce.intersection(set().union(*saved))
+    suitable = [answer for answer, keys in zip(load.reduced, saved, strict=True) if relevant <= keys]
+    return max(reversed(suitable), key=lambda answer: answer.value, default=load.reduced[0])
+
+
+def _list_shares(route: _PricedLoad, admission: _Admission) -> Iterator[tuple[str, float]]:
+    """Yield the share of the route, and those of its reduced answers: with the chosen one, gateways answer more requests."""
+    name = route.load.route
+    share = admission.admitted[name]
+    yield name, share
+    for answer in route.load.reduced:
+        if answer is route.reduced:
+            share = admission.answered[name]
+        yield f"{name}{answer.suffix}", share
+
+
+def _list_offers(route: _PricedLoad) -> Iterable[_Offer]:
     """Yield how the Inferences of a route may answer its requests."""
+    load, reduced = route.load, route.reduced
     # The cost at the Inference where it is highest; targets share a request, which is still one request.
     size = max((1.0, *load.costs.values()))
-    full, reduced = _Offer(load, load.value / size, load.costs), load.reduced
-    if reduced is None or _has_fallback(load):
+    full = _Offer(load, load.value / size, load.costs)
+    if reduced is None or route.has_fallback:
         yield full
         return
-    saved = {key: max(cost - reduced.costs.get(key, 0.0), 0.0) for key, cost in load.costs.items()}
+    saved = load.list_saved(reduced)
     # Of the Inference where most is saved: fewer candidates help only there.
     part_saved = max((saved[key] / cost for key, cost in load.costs.items() if cost > 0), default=0.0)
     if not 0 < part_saved < 1:
@@ -181,19 +224,19 @@ def _accept_offers(admission: _Admission, offers: Iterable[_Offer]) -> None:
             admission.admitted[offer.load.route] = 0.0 if offer.is_reduced else limit * share
 
 
-def _use_fallbacks(admission: _Admission, loads: Iterable[RouteLoad]) -> None:
-    ordered = sorted(loads, key=lambda load: (-load.value, load.route))
-    for _, group in groupby(ordered, key=lambda load: load.value):
+def _use_fallbacks(admission: _Admission, routes: Iterable[_PricedLoad]) -> None:
+    ordered = sorted(routes, key=lambda route: (-route.load.value, route.load.route))
+    for _, group in groupby(ordered, key=lambda route: route.load.value):
         equals = tuple(group)
-        refused = [1 - admission.admitted[load.route] for load in equals]
+        refused = [1 - admission.admitted[route.load.route] for route in equals]
         shares = admission.take_requests(
             [
-                (load.offered_per_s * part, load.reduced.costs if load.reduced is not None else {})
-                for load, part in zip(equals, refused, strict=True)
+                (route.load.offered_per_s * part, route.reduced.costs if route.reduced is not None else {})
+                for route, part in zip(equals, refused, strict=True)
             ]
         )
-        for load, part, share in zip(equals, refused, shares, strict=True):
-            admission.answered[load.route] = 1 - part * (1 - share)
+        for route, part, share in zip(equals, refused, shares, strict=True):
+            admission.answered[route.load.route] = 1 - part * (1 - share)
 
 
 def _sum_costs(amounts: Iterable[tuple[float, Mapping[ObjectKey, float]]]) -> Mapping[ObjectKey, float]:
@@ -211,22 +254,21 @@ def _hold_shares(
 ) -> None:
     """Put the route's shares `before` into `shares`, unless their difference is more requests than are `movable`.
 
-    Both of its shares stay or neither, because the reduced answers are their difference. What all routes together move
+    All of its shares stay or none, because the reduced answers are their differences. What all routes together move
     counts, so that an Inference gets little more than its capacity, and little of that stays idle.
     """
-    names = load.route, f"{load.route}{REDUCED}"
+    names = [load.route, *(f"{load.route}{answer.suffix}" for answer in load.reduced)]
     limited = [name for name in names if name in shares]
     if limited != [name for name in names if name in before]:
         return
     now, then = ([planned.get(name, 1.0) for name in names] for planned in (shares, before))
-    full = load.offered_per_s * abs(now[0] - then[0])
-    reduced = load.offered_per_s * abs((now[1] - now[0]) - (then[1] - then[0]))
-    reduced_costs = load.reduced.costs if load.reduced is not None else {}
-    moved = {
-        key: rate
-        for key, rate in _sum_costs([(full, load.costs), (reduced, reduced_costs)]).items()
-        if key in movable
-    }
+    parts_now, parts_then = ([share - last for last, share in pairwise([0.0, *sums])] for sums in (now, then))
+    costs = [load.costs, *(answer.costs for answer in load.reduced)]
+    amounts = [
+        (load.offered_per_s * abs(part - part_then), cost)
+        for part, part_then, cost in zip(parts_now, parts_then, costs, strict=True)
+    ]
+    moved = {key: rate for key, rate in _sum_costs(amounts).items() if key in movable}
     if any(rate > movable[key] for key, rate in moved.items()):
         return
     for key, rate in moved.items():

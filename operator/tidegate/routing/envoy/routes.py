@@ -218,13 +218,13 @@ def _header_matcher(test: HeaderMatcher) -> dict[str, object]:
 def _encode_routes(host: VirtualHost, rule: RouteRule, protocol: InferenceProtocol) -> Iterator[bytes]:
     """Yield the entry of a rule; if it is priced, for the admitted requests, and then for the others.
 
-    Envoy draws one number for a request and compares it with the share of each entry, so the second share includes the first.
+    Envoy draws one number for a request and compares it with the share of each entry, so each share includes those before it.
     """
     match = _encode_match(rule.headers, protocol)
     if not rule.priced or rule.unavailable is not None:
         yield _encode_route(host, rule, protocol, match)
         return
-    for accepted in (rule,) if rule.reduced is None else (rule, rule.reduced):
+    for accepted in (rule, *rule.reduced):
         share = prices.encode_match_fraction(f"{host.name}/{accepted.name}")
         yield _encode_route(host, accepted, protocol, match + share)
     refused_name = f"{host.name}/{rule.name}/{PRICED_OUT}{protocol.value}"
