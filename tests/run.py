@@ -65,7 +65,8 @@ _BY_FILE_ON_TWO: Final = ("-n", "2", *_BY_FILE)
 _LONG_FILES_FIRST_ON_THREE: Final = ("-n", "3", *_BY_FILE, "--no-loadscope-reorder")
 _UNIT: Final = ("tests/unit", "tests/golden", "tests/test_layout.py")
 STAGES: Final = (
-    Stage("unit", (*_BY_FILE_ON_TWO, *_UNIT), reruns=False),
+    # They compute all the time: without a low priority, the servers of the other lane would lack processor time.
+    Stage("unit", ("--low-priority", *_BY_FILE_ON_TWO, *_UNIT), reruns=False),
     Stage("servers", (*_LONG_FILES_FIRST_ON_THREE, "tests/component", "tests/integration"), reruns=True),
     Stage(
         "cluster",

@@ -221,7 +221,7 @@ async def _answers_alone(client: Client, label: str) -> None:
     """Workers learn later of a check than the main thread, whose gauge it is."""
 
     async def answers_alone() -> bool:
-        return await ask(client, 10) == Counter({label: 10})
+        # So many that chance does not leave out pods that get a share.
+        return await ask(client, 40) == Counter({label: 40})
 
-    await eventually(answers_alone, f"{label} answers")
-    assert await ask(client, 40) == Counter({label: 40})
+    await eventually(answers_alone, f"{label} answers all")

@@ -15,7 +15,7 @@ import pytest
 
 from builders.scenario import NotReachedError
 from stages.accounts import Account, enter_own_account, read_own_seconds
-from stages.machine import pressure
+from stages.machine import lower_priority, pressure
 from stages.results import End, Failure, FailureKind, Leak, Phase, append, shorten
 from stages.slow import choose_slice, read_last_full_run
 from tidegate_localcluster.errors import NotReadyError
@@ -33,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("stages", "records for tests/run.py")
     group.addoption(
         "--results", type=Path, metavar="FILE", help="append phases, failures and leaks to FILE as JSON lines"
+    )
+    group.addoption(
+        "--low-priority",
+        action="store_true",
+        help="let other processes run first: for tests that compute all the time, beside those that wait for servers",
     )
     group.addoption(
         "--slow-seed",
@@ -58,6 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure in each process; print and record in the one that collects the reports of xdist's workers."""
+    if config.getoption("low_priority"):
+        lower_priority()
     is_recorded = config.getoption("results") is not None
     account = enter_own_account() if is_recorded else None
     config.pluginmanager.register(_Measure(account))
