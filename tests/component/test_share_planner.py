@@ -22,7 +22,7 @@ from tidegate.planning.access.admitted_shares import RouteLoad
 from tidegate.publisher import share_planner
 from tidegate.publisher.routing_inputs import RoutingInputs
 from tidegate.publisher.share_planner import SharePlanner, build_loads, resolve_gateways
-from tidegate.resources.names import INFERENCE_LABEL, SPARE_LABEL, SPARE_MODELS_ANNOTATION
+from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SPARE_LABEL, SPARE_MODELS_ANNOTATION
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.incremental import IncrementalTranslator
 from tidegate.telemetry.gateways import ScrapeTarget
@@ -210,6 +210,18 @@ async def test_replicas_that_were_measured_together_get_what_they_answer_togethe
     put_object(inputs, kinds.POD, a_pod("q", "10.0.0.2"))
     await planner.update_shares()
     assert planner.shares.by_route == {REST_ROUTE: pytest.approx(0.97 * 100 / 200)}
+
+    # One pod of a pool whose replicas answer half as much: it does not slow down the two of the other pool.
+    pools = [{"name": "cpu-a"}, {"name": "cpu-b", "relativeCapacity": "0.5"}]
+    capacity = {"requestsPerSecond": "60", "together": together}
+    body = inference_body(capacity=capacity, placement={"pools": pools})
+    put_object(inputs, kinds.INFERENCE, body)
+    for name, address, pool in (("p", 1, "cpu-a"), ("q", 2, "cpu-a"), ("r", 3, "cpu-b")):
+        pod = a_pod(name, f"10.0.0.{address}")
+        pod["metadata"]["labels"][POOL_LABEL] = pool
+        put_object(inputs, kinds.POD, pod)
+    await planner.update_shares()
+    assert planner.shares.by_route == {REST_ROUTE: pytest.approx(0.97 * (100 + 30) / 200)}
 
 
 @pytest.mark.parametrize(

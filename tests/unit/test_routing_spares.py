@@ -98,7 +98,7 @@ def test_a_spare_adds_the_capacity_of_the_missing_pod_that_it_replaces(
     ready: int, decided: float, capacity: float
 ) -> None:
     backend = Backend(KEY, "ranker", OWN[:ready]).with_spares([SPARE], decided)
-    assert backend.relative_capacity == capacity
+    assert backend.pods_by_capacity == {1.0: capacity}
 
 
 @pytest.mark.parametrize(

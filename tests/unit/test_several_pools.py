@@ -392,7 +392,7 @@ class TestWeights:
             ("10.0.0.1", 100),
             ("10.0.0.2", 33),
         ]
-        assert backend.relative_capacity == pytest.approx(1.33)
+        assert backend.pods_by_capacity == {1.0: 1, 0.33: 1}
 
         pool = EndpointPool(backend.key, backend.endpoints)
         assignment = decode(TYPE, encode_endpoints("c", pool, InferenceProtocol.GRPC))
@@ -408,7 +408,7 @@ class TestWeights:
     ) -> None:
         backend = build_inference_backend(an_inference(placement=placement), self.pods()[:1])
         assert backend.endpoints[0].weight == weight
-        assert backend.relative_capacity == (weight or 100) / 100
+        assert backend.pods_by_capacity == {1.0: 0} | {(weight or 100) / 100: 1}
 
     @pytest.mark.parametrize(("relative", "weight"), [("0.000000001", 1), ("999999999999", 1_000_000)])
     def test_absurd_capacities_stay_within_what_envoy_takes(self, relative: str, weight: int) -> None:

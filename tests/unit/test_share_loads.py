@@ -46,7 +46,7 @@ def test_a_pipeline_takes_a_request_of_each_model_and_less_with_fewer_candidates
     (load,) = loads_of({"name": "default", "pipeline": pipeline, "value": "2"}, {"": 10.0, "/reduced": 5.0})
     assert load.offered_per_s == 15.0
     assert (load.costs, load.value, load.priced) == ({SMALL: 1.0, CTR: 1.0}, 2.0, True)
-    assert load.reduced == [ReducedAnswer({SMALL: 1.0, CTR: 0.25}, 1.8)]
+    assert load.reduced == (ReducedAnswer({SMALL: 1.0, CTR: 0.25}, 1.8),)
 
 
 FINAL = {
@@ -59,16 +59,18 @@ FINAL_KEY = ObjectKey("ads", "final")
 
 
 def test_a_pipeline_of_several_cuts_can_shorten_each_of_them_alone() -> None:
-    final = {**FINAL, "candidates": {**FINAL["candidates"], "reducedValuePercent": 97}}
-    pipeline = {"models": [PRERANK, RANK, final], "reducedValuePercent": 90}
+    rank, final = (
+        {**model, "candidates": {**model["candidates"], "reducedValuePercent": 97}} for model in (RANK, FINAL)
+    )
+    pipeline = {"models": [PRERANK, rank, final], "reducedValuePercent": 90}
     rates = {"": 10.0, "/reduced": 5.0, "/reduced/rank": 3.0, "/reduced/final": 2.0, "/reduced/other": 9.0}
     (load,) = loads_of({"name": "default", "pipeline": pipeline, "value": "2"}, rates)
     assert load.offered_per_s == 20.0
-    assert load.reduced == [
+    assert load.reduced == (
         ReducedAnswer({SMALL: 1.0, CTR: 0.25, FINAL_KEY: 0.5}, 1.8),
-        ReducedAnswer({SMALL: 1.0, CTR: 0.25, FINAL_KEY: 1.0}, 1.8, "/reduced/rank"),
+        ReducedAnswer({SMALL: 1.0, CTR: 0.25, FINAL_KEY: 1.0}, pytest.approx(1.94), "/reduced/rank"),
         ReducedAnswer({SMALL: 1.0, CTR: 1.0, FINAL_KEY: 0.5}, pytest.approx(1.94), "/reduced/final"),
-    ]
+    )
     name = "access/ads/ctr/default"
     # Each stage is shortened only while its own model lacks capacity; both are where both do.
     assert plan_shares([load], {SMALL: 100, CTR: 10, FINAL_KEY: 100}) == {
@@ -80,7 +82,14 @@ def test_a_pipeline_of_several_cuts_can_shorten_each_of_them_alone() -> None:
         f"{name}/reduced": pytest.approx(0.6),
         f"{name}/reduced/rank": pytest.approx(0.6),
     }
-    assert plan_shares([load], {SMALL: 100, CTR: 10, FINAL_KEY: 16}) == {name: pytest.approx(1 / 3)}
+    assert plan_shares([load], {SMALL: 100, CTR: 10, FINAL_KEY: 13}) == {name: pytest.approx(0.3)}
+    # A little less than that one stage needs is refused, where fewer candidates for both would lose more.
+    assert plan_shares([load], {SMALL: 100, CTR: 10, FINAL_KEY: 19.9}) == {
+        name: pytest.approx(0.335, abs=0.002),
+        f"{name}/reduced": pytest.approx(0.335, abs=0.002),
+        f"{name}/reduced/rank": pytest.approx(0.995),
+        f"{name}/reduced/final": pytest.approx(0.995),
+    }
     # Nothing is gained by fewer candidates where the model that lacks capacity gets all rows anyway.
     assert plan_shares([load], {SMALL: 10, CTR: 100, FINAL_KEY: 100}) == {
         name: pytest.approx(0.5),
@@ -88,17 +97,19 @@ def test_a_pipeline_of_several_cuts_can_shorten_each_of_them_alone() -> None:
     }
 
 
-def test_one_cut_or_an_optional_one_is_not_shortened_alone() -> None:
+def test_cuts_that_cannot_be_told_apart_are_not_shortened_alone() -> None:
     optional = {**FINAL, "optional": True, "timeout": "20ms"}
-    for models, suffixes in (([PRERANK, RANK], []), ([PRERANK, RANK, optional], ["/reduced/rank"])):
+    behind = {"access": "other", **{name: part for name, part in FINAL.items() if name != "inference"}}
+    again = {**FINAL, "inference": "ctr"}
+    for models in ([PRERANK, RANK], *([PRERANK, RANK, last] for last in (optional, behind, again))):
         pipeline = {"models": models, "reducedValuePercent": 90}
         (load,) = loads_of({"name": "default", "pipeline": pipeline, "value": "2"}, {"": 10.0})
-        assert [answer.suffix for answer in load.reduced] == ["/reduced", *suffixes]
+        assert [answer.suffix for answer in load.reduced] == ["/reduced"]
 
 
 def test_a_pipeline_that_states_no_reduced_value_is_admitted_or_refused() -> None:
     (load,) = loads_of({"name": "default", "pipeline": {"models": [PRERANK, RANK]}}, {"": 10.0})
-    assert (load.reduced, load.value) == ([], 1.0)
+    assert (load.reduced, load.value) == ((), 1.0)
 
 
 def test_a_route_without_requests_is_no_load() -> None:

@@ -71,15 +71,18 @@ class CapacityCurve:
     def replicas_for(self, per_second: float) -> int | None:
         """Return the fewest replicas that serve `per_second` requests per second, or None when no number does."""
         work = self.work_of(per_second)
-        # A rounding error does not add one.
-        return None if work is None else ceil(work * (1 - _ROUNDING))
+        return None if work is None else _round_up(work)
+
+    def useful_work_of(self, per_second: float) -> float:
+        """Return how many replicas, as a fraction, serve `per_second` requests per second, or as many of them as any number does."""
+        work = self.work_of(per_second)
+        if work is not None:
+            return work
+        return next(float(replicas) for replicas, rate in self.points if rate == self.points[-1][1])
 
     def useful_replicas_for(self, per_second: float) -> int:
         """Return the fewest replicas that serve `per_second` requests per second, or as many of them as any number does."""
-        replicas = self.replicas_for(per_second)
-        if replicas is not None:
-            return replicas
-        return next(replicas for replicas, rate in self.points if rate == self.points[-1][1])
+        return _round_up(self.useful_work_of(per_second))
 
     @property
     def last_slope(self) -> float:
@@ -193,3 +196,8 @@ def find_bends(curve: CapacityCurve, limit: int) -> Sequence[int]:
 
 def _slope_between(start: tuple[int, float], end: tuple[int, float]) -> float:
     return (end[1] - start[1]) / (end[0] - start[0])
+
+
+def _round_up(work: float) -> int:
+    """Return the whole replicas for this work; a rounding error does not add one."""
+    return ceil(work * (1 - _ROUNDING))

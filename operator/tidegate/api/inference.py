@@ -38,8 +38,9 @@ from tidegate.api.schema import (
 from tidegate_dataplane.contract import REVISION_SCHEMES, find_scheme
 
 MAX_INSTANCES: Final = 64
-MAX_POOLS: Final = 8
 MAX_JOINT_CAPACITIES: Final = 8
+"""The most numbers of replicas with a measured capacity."""
+MAX_POOLS: Final = 8
 """The most ComputePools that one Inference names."""
 VERSION_PATTERN: Final = r"^[1-9][0-9]{0,8}$"
 
@@ -480,7 +481,7 @@ class Capacity(ApiModel):
         Field(
             max_length=MAX_JOINT_CAPACITIES,
             description="What several replicas answer together, which share nodes and GPUs; tidegate calibrate --together "
-            "measures it. Absent: as much as one, times their number, which is also the most that counts.",
+            "measures it. Absent: n replicas answer n times as much as one; more than that never counts.",
         ),
         ListMap("replicas"),
     ] = ()

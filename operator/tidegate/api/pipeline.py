@@ -98,7 +98,8 @@ class CandidateLimit(ApiModel):
             ge=1,
             le=100,
             description="What an answer is worth in which this model alone has min rows, as a percentage of the route's value, where "
-            "several models have min. While only its Inference lacks capacity, gateways ask for such answers. "
+            "several models have min, each of a required Inference of its own. While only its Inference lacks capacity, gateways ask "
+            "for such answers. "
             "Absent: pipeline.reducedValuePercent, that of an answer with all of them.",
         ),
     ] = None
@@ -269,15 +270,18 @@ class PipelineSpec(ApiModel):
 
     @property
     def separately_reduced(self) -> tuple[PipelineModel, ...]:
-        """Return the models of which each alone may get its fewest candidates: none where only one model has any."""
+        """Return the models of which each alone may get its fewest candidates: none where only one model has any.
+
+        Nor where gateways could not tell which of them lacks capacity: each must be a required Inference, and of its own.
+        """
         models = tuple(
             model
             for model in self.models
             if model.candidates is not None and model.candidates.min_rows is not None
         )
-        if len(models) < 2 or self.reduced_value_percent is None:
-            return ()
-        return tuple(model for model in models if model.inference is not None and not model.optional)
+        names = {model.inference for model in models if model.inference is not None and not model.optional}
+        is_told_apart = len(models) > 1 and len(names) == len(models)
+        return models if is_told_apart and self.reduced_value_percent is not None else ()
 
     @property
     def inference_names(self) -> frozenset[str]:

@@ -69,7 +69,7 @@ def calibrate(
 ) -> None:
     """Measure what one replica answers within the SLO: random requests, more and more at once, through its own port.
 
-    With --together it then loads several replicas at once, because those that share a node or a GPU answer less than so many times one; --total-seconds counts for each part. Progress goes to stdout, or to stderr when the result is JSON, YAML or a name. Live traffic on the replica lowers the result and is slowed down by the test, so pick a replica that serves none.
+    With --together it then loads several replicas at once, because n that share a node or a GPU answer less than n times one; --total-seconds counts for each part. Progress goes to stdout, or to stderr when the result is JSON, YAML or a name. Live traffic on the replica lowers the result and is slowed down by the test, so pick a replica that serves none.
     """
     # The load generator takes a second to import, which --help should not.
     from tidegate.cli.object_names import find_key, join_kind

@@ -105,11 +105,11 @@ class RoutingInputs:
         """Return the Inferences that take traffic."""
         return [inference for inference in self._inferences.list_all() if takes_traffic(inference)]
 
-    def sum_relative_capacity(self, inference: ObjectKey) -> float:
-        """Return the capacity of the pods of an Inference that can answer now, as a multiple of one replica's."""
+    def count_pods(self, inference: ObjectKey) -> Mapping[float, float]:
+        """Return the number of pods of an Inference that can answer now, by their capacity as a multiple of one replica's."""
         group = _inference_group(inference)
         backend = self._build_backend(BackendKey(group.kind, inference.namespace, inference.name), group)
-        return 0.0 if backend is None else backend.relative_capacity
+        return {} if backend is None else backend.pods_by_capacity
 
     @property
     def has_spares(self) -> bool:

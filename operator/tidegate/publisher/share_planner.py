@@ -126,8 +126,7 @@ class SharePlanner:
             if capacity is None or not self.inputs.has_spare(key):
                 continue
             curve, before = build_curve(capacity), self.inputs.find_needed(key)
-            work = curve.work_of(offered[key])
-            count = curve.useful_replicas_for(offered[key]) if work is None else work
+            count = curve.useful_work_of(offered[key])
             decided = inference.decided_replicas
             if before > decided and count >= decided - _HELD_NEED:
                 count = max(count, decided + _LEAST_EXCESS)
@@ -142,12 +141,14 @@ class SharePlanner:
 
     def _sum_capacities(self, inferences: Iterable[Inference]) -> Mapping[ObjectKey, float]:
         """Return the requests per second to admit to the ready pods of each Inference, where their capacity was measured."""
-        return {
-            inference.key: _ADMITTED_LOAD
-            * build_curve(inference.spec.capacity).rate_at(self.inputs.sum_relative_capacity(inference.key))
-            for inference in inferences
-            if inference.spec.capacity is not None
-        }
+        capacities: dict[ObjectKey, float] = {}
+        for inference in inferences:
+            if (capacity := inference.spec.capacity) is not None:
+                pods = self.inputs.count_pods(inference.key).items()
+                # Replicas of one pool slow each other down, and those of others do not.
+                served = sum(build_curve(capacity, relative).rate_at(count) for relative, count in pods)
+                capacities[inference.key] = _ADMITTED_LOAD * served
+        return capacities
 
     def _publish_shares(self, shares: Mapping[str, float]) -> None:
         self.shares.publish_shares(shares)
@@ -217,7 +218,7 @@ def _build_pipeline_load(
             worth = value * (percent if own is None else own) / 100
             reduced.append(ReducedAnswer(sum_costs({model.name}), worth, name_reduced(model.name)))
     name = f"access/{access.key}/{route.name}"
-    return RouteLoad(name, offered, sum_costs(()), value, is_priced(access), reduced)
+    return RouteLoad(name, offered, sum_costs(()), value, is_priced(access), tuple(reduced))
 
 
 def _find_value(demand: RouteDemand, values: Mapping[ObjectKey, float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -94,11 +95,14 @@ class Backend:
     """The other namespaces whose ModelAccesses may use an Inference."""
 
     @property
-    def relative_capacity(self) -> float:
-        """Capacity of all pods, and of the spares in the place of missing ones, as a multiple of one replica's."""
+    def pods_by_capacity(self) -> Mapping[float, float]:
+        """Number of pods, and of spares in the place of missing ones, by their capacity as a multiple of one replica's."""
         own = self.distinct_endpoints
+        counts: Counter[float] = Counter(
+            endpoint.weight / FULL_WEIGHT if endpoint.weight else 1.0 for endpoint in own
+        )
         replaced = self.spares.count_replaced(len(own)) if self.spares is not None else 0
-        return replaced + sum(endpoint.weight / FULL_WEIGHT if endpoint.weight else 1.0 for endpoint in own)
+        return {**counts, 1.0: counts[1.0] + replaced}
 
     @property
     def distinct_endpoints(self) -> tuple[Endpoint, ...]:

@@ -212,14 +212,21 @@ async def calibrate_inference(
 
 
 async def _list_joint_pods(client: KubeClient, inference: Inference) -> Sequence[str]:
-    """Return the ready pods to measure together: those of the first pool, since replicas elsewhere have another capacity.
+    """Return the ready pods to measure together: those of the first pool in which a replica has the capacity of the spec.
 
-    Raises PermanentError if there are fewer than two.
+    Raises PermanentError if there is no such pool, or if they are fewer than two.
     """
     key, placement = inference.key, inference.spec.placement
     selector, pool_words = f"{INFERENCE_LABEL}={key.name}", ""
     if placement is not None:
-        pool = placement.pool_shares[0].name
+        pools = [share.name for share in placement.pool_shares if share.relative_capacity == 1]
+        if not pools:
+            message = (
+                f"Inference {key} has no pool in which a replica has the capacity of the spec: set relativeCapacity of one of "
+                "spec.placement.pools to 1"
+            )
+            raise PermanentError(message)
+        pool = pools[0]
         selector, pool_words = f"{selector},{POOL_LABEL}={to_label_value(pool)}", f" in ComputePool {pool}"
     pods = await list_ready_pods(client, key.namespace, selector)
     if len(pods) < 2:

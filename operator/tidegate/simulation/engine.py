@@ -216,8 +216,8 @@ class _PolicyRun:
         for model in scenario.select_tier(Tier.REALTIME) if spares.slice_count else ():
             ready, target = self._fleet.sets[model.key].ready, decided[model.key]
             demand = scenario.demand[model.key][step]
-            overflow = model.capacity_curve.work_of(demand) if scenario.spares_take_overflow else None
-            needed = max(target, overflow or 0.0)
+            work = model.capacity_curve.useful_work_of(demand) if scenario.spares_take_overflow else 0.0
+            needed = max(target, work)
             if missing := min(max(needed - ready, 0), spares.count_serving(model.key, start_s)):
                 rates[model.key] = demand * missing / (ready + missing)
         return spares.serve_rates(rates, start_s)

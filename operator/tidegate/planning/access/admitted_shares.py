@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from math import isfinite
@@ -15,6 +15,10 @@ from tidegate.routing.ir import REDUCED
 
 _HELD_CHANGE: Final = 0.02
 """Shares stay unchanged while a change would move at most this part of an Inference's capacity, because rates vary by chance."""
+
+
+_MOST_RELIEVED: Final = 4
+"""How many Inferences are relieved one after the other before all are at once: each is a plan of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,13 @@ class _Admission:
     admitted: dict[str, float] = field(default_factory=dict[str, float])
     answered: dict[str, float] = field(default_factory=dict[str, float])
 
+    def find_value(self, route: _PricedLoad) -> float:
+        """Return the value per second of what the route answers."""
+        full, load = self.admitted[route.load.route], route.load
+        reduced = self.answered[load.route] - full if route.reduced is not None else 0.0
+        worth = route.reduced.value if route.reduced is not None else 0.0
+        return load.offered_per_s * (full * load.value + reduced * worth)
+
     def take_requests(self, amounts: Sequence[tuple[float, Mapping[ObjectKey, float]]]) -> list[float]:
         """Take the capacity for (requests per second, costs), and return the share of each for which there is capacity.
 
@@ -131,42 +142,64 @@ def plan_shares(
     `capacities`: requests per second that the ready pods of an Inference answer; without an entry, no request is refused.
     Routes that are not priced are served first. Then capacity goes to the offers with the most value per capacity (the fractional
     multiple-choice knapsack): a reduced answer by the same Inferences, if it keeps more value than it takes capacity; the rest
-    of the full answer; or the full answer at once. Of several reduced answers, a route offers the one that is worth the most and
-    saves of each Inference that lacks capacity, so that no other model gets fewer candidates. What then remains of a fallback's capacity answers requests that were not
+    of the full answer; or the full answer at once. Of several reduced answers, a route offers the most valuable one that relieves
+    the fullest Inferences; as many of them are relieved as gives the most value. What then remains of a fallback's capacity answers requests that were not
     admitted, those of the highest value first. Routes of equal gain get equal shares.
     """
     usable = [load for load in loads if isfinite(load.offered_per_s) and load.offered_per_s > 0]
-    scarce = _find_scarce(usable, capacities)
-    priced = [_PricedLoad(load, _choose_reduced(load, scarce)) for load in usable if load.priced]
-    admission = _Admission(
-        {key: capacity for key, capacity in capacities.items() if isfinite(capacity) and capacity > 0}
-    )
-    movable = {key: _HELD_CHANGE * capacity for key, capacity in admission.remaining.items()}
-    for load in usable:
-        if not load.priced:
-            for key, rate in _sum_costs([(load.offered_per_s, load.costs)]).items():
-                if key in admission.remaining:
-                    admission.remaining[key] = max(admission.remaining[key] - rate, 0.0)
-    _accept_offers(admission, [offer for route in priced for offer in _list_offers(route)])
-    _use_fallbacks(admission, [route for route in priced if route.has_fallback])
+    capacities = {
+        key: capacity for key, capacity in capacities.items() if isfinite(capacity) and capacity > 0
+    }
+    plans = [_admit_requests(usable, capacities, relieved) for relieved in _list_relieved(usable, capacities)]
+    priced, admission = max(plans, key=lambda plan: sum(plan[1].find_value(route) for route in plan[0]))
     shares = {name: share for route in priced for name, share in _list_shares(route, admission) if share < 1}
+    movable = {key: _HELD_CHANGE * capacity for key, capacity in capacities.items()}
     for route in priced:
         _hold_shares(route.load, shares, before, movable)
     return dict(sorted(shares.items()))
 
 
-def _find_scarce(loads: Sequence[RouteLoad], capacities: Mapping[ObjectKey, float]) -> frozenset[ObjectKey]:
-    """Return the Inferences whose capacity is less than full answers to all requests take."""
+def _admit_requests(
+    loads: Sequence[RouteLoad], capacities: Mapping[ObjectKey, float], relieved: Set[ObjectKey]
+) -> tuple[Sequence[_PricedLoad], _Admission]:
+    """Return the priced routes, and which of their requests are admitted or get a reduced answer that relieves these Inferences."""
+    admission = _Admission(dict(capacities))
+    for load in loads:
+        if not load.priced:
+            for key, rate in _sum_costs([(load.offered_per_s, load.costs)]).items():
+                if key in admission.remaining:
+                    admission.remaining[key] = max(admission.remaining[key] - rate, 0.0)
+    priced = [_PricedLoad(load, _choose_reduced(load, relieved)) for load in loads if load.priced]
+    _accept_offers(admission, [offer for route in priced for offer in _list_offers(route)])
+    _use_fallbacks(admission, [route for route in priced if route.has_fallback])
+    return priced, admission
+
+
+def _list_relieved(
+    loads: Sequence[RouteLoad], capacities: Mapping[ObjectKey, float]
+) -> Iterable[frozenset[ObjectKey]]:
+    """Yield which Inferences reduced answers could relieve: none, the fullest, the two fullest, and so on.
+
+    Only Inferences count that lack capacity for full answers, and that one of several reduced answers saves.
+    """
     needed = _sum_costs((load.offered_per_s, load.costs) for load in loads)
-    return frozenset(key for key, rate in needed.items() if key in capacities and rate > capacities[key])
+    fullness = {key: rate / capacities[key] for key, rate in needed.items() if key in capacities}
+    separable = {key for load in loads if len(load.reduced) > 1 for key in load.costs}
+    scarce = sorted(
+        (key for key in separable if fullness.get(key, 0.0) > 1), key=lambda key: (-fullness[key], str(key))
+    )
+    for count in range(min(len(scarce), _MOST_RELIEVED) + 1):
+        yield frozenset(scarce[:count])
+    if len(scarce) > _MOST_RELIEVED:
+        yield frozenset(scarce)
 
 
-def _choose_reduced(load: RouteLoad, scarce: frozenset[ObjectKey]) -> ReducedAnswer | None:
-    """Return the most valuable reduced answer that saves of each scarce Inference of which any saves; of equals, the last one."""
+def _choose_reduced(load: RouteLoad, relieved: Set[ObjectKey]) -> ReducedAnswer | None:
+    """Return the most valuable reduced answer that saves of each of these Inferences of which any saves; of equals, the last one."""
     if len(load.reduced) < 2:
         return next(iter(load.reduced), None)
     saved = [{key for key, part in load.list_saved(answer).items() if part > 0} for answer in load.reduced]
-    relevant = scarce.intersection(set().union(*saved))
+    relevant = relieved & set().union(*saved)
     suitable = [answer for answer, keys in zip(load.reduced, saved, strict=True) if relevant <= keys]
     return max(reversed(suitable), key=lambda answer: answer.value, default=load.reduced[0])
 

@@ -9,6 +9,6 @@ def build_curve(capacity: Capacity, relative: float = 1.0) -> CapacityCurve:
     return fit_joint_curve(float(capacity.requests_per_second), list_together(capacity)).scale_by(relative)
 
 
-def list_together(capacity: Capacity) -> list[tuple[int, float]]:
+def list_together(capacity: Capacity) -> tuple[tuple[int, float], ...]:
     """Return what several replicas answer at the same time, as (replicas, requests per second)."""
-    return [(joint.replicas, float(joint.requests_per_second)) for joint in capacity.together]
+    return tuple((joint.replicas, float(joint.requests_per_second)) for joint in capacity.together)

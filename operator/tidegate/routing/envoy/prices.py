@@ -1,7 +1,7 @@
 """Admission by price: the share of each route's requests that gateways admit, as a layer of Envoy's runtime (RTDS, ADR 71).
 
-A priced route has entries in Envoy for the admitted share of the requests, for those that a fallback answers instead, and for
-the others, which are refused.
+A priced route has entries in Envoy for the admitted share of the requests, for each cheaper answer, and for the others, which
+are refused.
 The shares are not in the routes, so a new share changes no route; without the layer each route admits everything.
 """
 
