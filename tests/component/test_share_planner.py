@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -149,7 +150,8 @@ async def test_overload_refuses_the_low_value_and_uses_the_capacity(gateway: Gat
     answered = outcomes["gold", "v1"] + outcomes["rest", "v1"]
     # Five standard deviations of a binomial with 300 requests and p = 0.5, and what the planner holds.
     assert answered == pytest.approx(CAPACITY * 5, abs=43 + 0.02 * REST_RATE * 5)
-    assert shares[-1] == pytest.approx(0.5, abs=0.1)
+    # After a pause of this process it sends what was due meanwhile, and one share is that of a higher rate.
+    assert statistics.median(shares) == pytest.approx(0.5, abs=0.1)
 
 
 @pytest.mark.parametrize(
