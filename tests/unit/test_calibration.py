@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -31,8 +31,16 @@ def a_replica(limit_per_s: float, each_s: float) -> Callable[[int], ConcurrencyR
 def ramp(
     replica: Callable[[int], ConcurrencyResult], slo_s: float | None, most: int = 64
 ) -> list[ConcurrencyResult]:
+    return follow(lambda measured: choose_concurrency(measured, slo_s, most), replica)
+
+
+def follow(
+    choose: Callable[[Sequence[ConcurrencyResult]], int | None],
+    replica: Callable[[int], ConcurrencyResult],
+) -> list[ConcurrencyResult]:
+    """Measure what `choose` asks for, until it has enough."""
     measured: list[ConcurrencyResult] = []
-    while (concurrency := choose_concurrency(measured, slo_s, most)) is not None:
+    while (concurrency := choose(measured)) is not None:
         assert len(measured) < 20
         measured.append(replica(concurrency))
     return measured
@@ -82,11 +90,7 @@ def test_errors_end_it_and_count_for_nothing() -> None:
 def joint_ramp(
     replica: Callable[[int], ConcurrencyResult], slo_s: float | None, alone: int
 ) -> list[ConcurrencyResult]:
-    measured: list[ConcurrencyResult] = []
-    while (concurrency := choose_joint_concurrency(measured, slo_s, alone)) is not None:
-        assert len(measured) < 20
-        measured.append(replica(concurrency))
-    return measured
+    return follow(lambda measured: choose_joint_concurrency(measured, slo_s, alone), replica)
 
 
 def test_several_replicas_get_less_at_once_until_they_keep_the_slo() -> None:

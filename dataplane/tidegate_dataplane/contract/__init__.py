@@ -82,11 +82,11 @@ from tidegate_dataplane.contract.offline import (
 from tidegate_dataplane.contract.pipeline import (
     CANDIDATES_HEADER,
     DEFAULTED,
-    FEWEST_CANDIDATES,
     CandidateCut,
     ModelCall,
     PipelinePart,
     PipelinePlan,
+    ask_for_fewest,
 )
 from tidegate_dataplane.contract.serving import (
     LOAD_TIMEOUT_S,
@@ -123,7 +123,6 @@ __all__ = [
     "CANDIDATES_HEADER",
     "DEFAULTED",
     "FEATURE_COLUMNS",
-    "FEWEST_CANDIDATES",
     "LOAD_TIMEOUT_S",
     "NOT_CURRENT",
     "PLAN_HASH",
@@ -219,6 +218,7 @@ __all__ = [
     "VersionMemory",
     "Window",
     "WindowRef",
+    "ask_for_fewest",
     "describe_columns",
     "find_obstacle",
     "find_scheme",

@@ -9,8 +9,11 @@ DEFAULTED = "tidegate_defaulted"
 """The output that marks partial answers: BYTES [-1, 1], the names of the parts whose default was used."""
 
 CANDIDATES_HEADER = "x-tidegate-candidates"
-FEWEST_CANDIDATES = "min"
-"""A request with this header and value asks each part with a cut for the fewest rows; with `min:<part>`, that part alone."""
+
+
+def ask_for_fewest(part: str = "") -> str:
+    """Return the value of CANDIDATES_HEADER that asks a part for the fewest rows, or each part with a cut if it has no name."""
+    return f"min:{part}" if part else "min"
 
 
 class ModelCall(ContractModel):
@@ -76,8 +79,7 @@ class PipelinePlan(PlanModel):
     def shortened_by_header(self) -> dict[str, frozenset[str]]:
         """Return the names of the parts that get the fewest rows, by the value of CANDIDATES_HEADER."""
         cut = [part.name for part in self.parts if part.cut is not None]
-        alone = {f"{FEWEST_CANDIDATES}:{name}": frozenset((name,)) for name in cut}
-        return {FEWEST_CANDIDATES: frozenset(cut), **alone}
+        return {ask_for_fewest(): frozenset(cut)} | {ask_for_fewest(name): frozenset((name,)) for name in cut}
 
     @property
     def calls(self) -> tuple[ModelCall, ...]:

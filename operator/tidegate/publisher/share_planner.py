@@ -144,9 +144,9 @@ class SharePlanner:
         capacities: dict[ObjectKey, float] = {}
         for inference in inferences:
             if (capacity := inference.spec.capacity) is not None:
-                pods = self.inputs.count_pods(inference.key).items()
+                curve, pods = build_curve(capacity), self.inputs.count_pods(inference.key)
                 # Replicas of one pool slow each other down, and those of others do not.
-                served = sum(build_curve(capacity, relative).rate_at(count) for relative, count in pods)
+                served = sum(relative * curve.rate_at(count) for relative, count in pods.items())
                 capacities[inference.key] = _ADMITTED_LOAD * served
         return capacities
 
@@ -196,11 +196,11 @@ def _build_pipeline_load(
     several have fewest candidates, for one of them.
     """
     required = {
-        model.name: (resolve_shared_name(model.inference, access.key.namespace), model.candidates)
+        model.name: (key, model.candidates)
         for model in pipeline.models
         if model.inference is not None and not model.optional
+        if (key := resolve_shared_name(model.inference, access.key.namespace)) in demand.required
     }
-    required = {name: call for name, call in required.items() if call[0] in demand.required}
 
     def sum_costs(shortened: Container[str]) -> Mapping[ObjectKey, float]:
         costs: defaultdict[ObjectKey, float] = defaultdict(float)

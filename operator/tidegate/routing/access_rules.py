@@ -53,7 +53,7 @@ from tidegate.routing.route_targets import (
     is_priced,
     plan_targets,
 )
-from tidegate_dataplane.contract import CANDIDATES_HEADER, FEWEST_CANDIDATES
+from tidegate_dataplane.contract import CANDIDATES_HEADER, ask_for_fewest
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +255,8 @@ def _reduce_rule(
 
 def _shorten_parts(rule: RouteRule, part: str) -> RouteRule:
     """Return how a pipeline answers with the fewest candidates for one part, or for all of them if it has no name."""
-    header = f"{FEWEST_CANDIDATES}:{part}" if part else FEWEST_CANDIDATES
-    return _reduce_rule(rule, rule.targets[0], ((CANDIDATES_HEADER, header),), name_reduced(part))
+    headers = ((CANDIDATES_HEADER, ask_for_fewest(part)),)
+    return _reduce_rule(rule, rule.targets[0], headers, name_reduced(part))
 
 
 def _plan_pipeline(

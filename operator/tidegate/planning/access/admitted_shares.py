@@ -108,10 +108,10 @@ class _Admission:
 
     def find_value(self, route: _PricedLoad) -> float:
         """Return the value per second of what the route answers."""
-        full, load = self.admitted[route.load.route], route.load
-        reduced = self.answered[load.route] - full if route.reduced is not None else 0.0
-        worth = route.reduced.value if route.reduced is not None else 0.0
-        return load.offered_per_s * (full * load.value + reduced * worth)
+        load, reduced = route.load, route.reduced
+        full = self.admitted[load.route]
+        rest = 0.0 if reduced is None else (self.answered[load.route] - full) * reduced.value
+        return load.offered_per_s * (full * load.value + rest)
 
     def take_requests(self, amounts: Sequence[tuple[float, Mapping[ObjectKey, float]]]) -> list[float]:
         """Take the capacity for (requests per second, costs), and return the share of each for which there is capacity.
@@ -142,9 +142,9 @@ def plan_shares(
     `capacities`: requests per second that the ready pods of an Inference answer; without an entry, no request is refused.
     Routes that are not priced are served first. Then capacity goes to the offers with the most value per capacity (the fractional
     multiple-choice knapsack): a reduced answer by the same Inferences, if it keeps more value than it takes capacity; the rest
-    of the full answer; or the full answer at once. Of several reduced answers, a route offers the most valuable one that relieves
-    the fullest Inferences; as many of them are relieved as gives the most value. What then remains of a fallback's capacity answers requests that were not
-    admitted, those of the highest value first. Routes of equal gain get equal shares.
+    of the full answer; or the full answer at once. What then remains of a fallback's capacity answers requests that were not
+    admitted, those of the highest value first. Routes of equal gain get equal shares. Of several reduced answers, a route offers
+    the most valuable one that relieves the fullest Inferences; as many of them are relieved as gives the most value.
     """
     usable = [load for load in loads if isfinite(load.offered_per_s) and load.offered_per_s > 0]
     capacities = {
@@ -184,7 +184,9 @@ def _list_relieved(
     """
     needed = _sum_costs((load.offered_per_s, load.costs) for load in loads)
     fullness = {key: rate / capacities[key] for key, rate in needed.items() if key in capacities}
-    separable = {key for load in loads if len(load.reduced) > 1 for key in load.costs}
+    separable = {
+        key for load in loads if len(load.reduced) > 1 for keys in _list_relievable(load) for key in keys
+    }
     scarce = sorted(
         (key for key in separable if fullness.get(key, 0.0) > 1), key=lambda key: (-fullness[key], str(key))
     )
@@ -198,10 +200,15 @@ def _choose_reduced(load: RouteLoad, relieved: Set[ObjectKey]) -> ReducedAnswer 
     """Return the most valuable reduced answer that saves of each of these Inferences of which any saves; of equals, the last one."""
     if len(load.reduced) < 2:
         return next(iter(load.reduced), None)
-    saved = [{key for key, part in load.list_saved(answer).items() if part > 0} for answer in load.reduced]
+    saved = _list_relievable(load)
     relevant = relieved & set().union(*saved)
     suitable = [answer for answer, keys in zip(load.reduced, saved, strict=True) if relevant <= keys]
     return max(reversed(suitable), key=lambda answer: answer.value, default=load.reduced[0])
+
+
+def _list_relievable(load: RouteLoad) -> Sequence[Set[ObjectKey]]:
+    """Return the Inferences of which each reduced answer saves."""
+    return [{key for key, part in load.list_saved(answer).items() if part > 0} for answer in load.reduced]
 
 
 def _list_shares(route: _PricedLoad, admission: _Admission) -> Iterator[tuple[str, float]]:
