@@ -1,6 +1,7 @@
 """P11: the time to decide for 1,000 models of 3 tiers on 20 classes of slices, how good that is, and how much it moves.
 
     python bench/allocator.py [--models 1000] [--pools 20] [--runs 5]
+    python bench/allocator.py --models 10000 --pools 1 --runs 2
 
 Two arms, in turn: every model on one class, as `placement.pool` has it, and a fifth of the models on two, which couples all classes.
 Cold is the first decision of a new solver. It is then carried out, every model's demand drifts by up to 5 percent, and the warm
@@ -46,6 +47,8 @@ from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 
 TARGETS = {"cold_s": 0.5, "warm_s": 0.05, "bound_over_objective": 1.05, "moves_over_fewest": 1.2}
+LARGE_TARGETS = {"warm_s": 1.0, "bound_over_objective": 1.05, "moves_over_fewest": 1.2}
+"""For more than 1,000 models."""
 VALUES = {Tier.REALTIME: 5.0, Tier.NEARLINE: 1.0, Tier.OFFLINE: 0.2}
 ROOMY = SolveLimits(seconds=60.0)
 
@@ -229,8 +232,9 @@ def main() -> int:
             runs[name].append(measure_run(options.models, options.pools, coupled, number + 1))
     means = {name: summarise_runs(results) for name, results in runs.items()}
     first = means["one class each"]
-    met = {name: first[name]["mean"] <= limit for name, limit in TARGETS.items()}
-    print(json.dumps({"met": met, "targets": TARGETS, "summary": means, "runs": runs}, indent=2))
+    targets = TARGETS if options.models <= 1000 else LARGE_TARGETS
+    met = {name: first[name]["mean"] <= limit for name, limit in targets.items()}
+    print(json.dumps({"met": met, "targets": targets, "summary": means, "runs": runs}, indent=2))
     return 0 if all(met.values()) else 1
 
 

@@ -6,6 +6,7 @@ the rest; then again for what had to wait.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -79,6 +80,9 @@ class _MoveOrdering:
         self._states.sort(
             key=lambda state: (_TIER_ORDER[state.utility.model.tier], -state.utility.value_density)
         )
+        self._states_of: defaultdict[ModelUtility, list[_OptionState]] = defaultdict(list)
+        for state in self._states:
+            self._states_of[state.utility].append(state)
         self._minimums = {
             utility: _ready_minimum(utility, counts)
             for utility, counts in zip(component.utilities, target, strict=True)
@@ -175,9 +179,7 @@ class _MoveOrdering:
         """
         if not state.utility.model.tier.traits.has_slo or not any(self._iter_pending(state.utility)):
             return state.current
-        siblings = [
-            sibling for sibling in self._states if sibling.utility is state.utility and sibling is not state
-        ]
+        siblings = [sibling for sibling in self._states_of[state.utility] if sibling is not state]
         minimum = self._minimums[state.utility]
         rate = minimum.rate - sum(
             sibling.option.placement.curve.rate_at(sibling.ready) for sibling in siblings
@@ -192,9 +194,8 @@ class _MoveOrdering:
 
         If none is, the Inference scales down, and its floor is given up on purpose.
         """
-        for state in self._states:
-            if state.utility is utility:
-                yield state.remaining > 0 or state.ready < state.current
+        for state in self._states_of[utility]:
+            yield state.remaining > 0 or state.ready < state.current
 
     def _end_wave(self, freed: dict[str, int]) -> None:
         """Free the slices of stopped replicas, and count those that loaded as ready."""

@@ -76,15 +76,12 @@ class MoveReasons:
             for option in utility.options:
                 if option.pool == pool.name:
                     use.add_replicas(utility.model.tier, option, option.current)
-        pairs = _pair_changes(ups, downs, max(pool.slices - use.assigned, 0))
-        for change in ups:
-            givers = [down for up, down in pairs if up is change]
-            self._add_reason(
-                change, f"{self._explain_gain(pool, use, change)}; {_describe_sources(change, givers)}"
-            )
-        for change in downs:
-            takers = [up for up, down in pairs if down is change]
-            self._add_reason(change, self._explain_loss(pool, use, change, takers))
+        givers, takers = _pair_changes(ups, downs, max(pool.slices - use.assigned, 0))
+        for change, change_givers in zip(ups, givers, strict=True):
+            sources = _describe_sources(change, change_givers)
+            self._add_reason(change, f"{self._explain_gain(pool, use, change)}; {sources}")
+        for change, change_takers in zip(downs, takers, strict=True):
+            self._add_reason(change, self._explain_loss(pool, use, change, change_takers))
 
     def _add_reason(self, change: _OptionChange, reason: str) -> None:
         self._sentences[change.utility.model.key, change.option.pool] = (
@@ -207,25 +204,29 @@ def _find_changes(component: Component, target: Counts) -> list[_OptionChange]:
 
 def _pair_changes(
     ups: Sequence[_OptionChange], downs: Sequence[_OptionChange], free: int
-) -> list[tuple[_OptionChange, _OptionChange]]:
-    """Return which option gets slices from which.
+) -> tuple[list[list[_OptionChange]], list[list[_OptionChange]]]:
+    """Return from which options each of `ups` gets slices, and to which each of `downs` gives some.
 
     An option first uses its warm spares, then free slices, then those that are worth least.
     """
-    pairs: list[tuple[_OptionChange, _OptionChange]] = []
+    givers: list[list[_OptionChange]] = [[] for _ in ups]
+    takers: list[list[_OptionChange]] = [[] for _ in downs]
     available = [down.moved_slices for down in downs]
+    first = 0
     free = max(free - sum(up.promoted_replicas * up.option.slices for up in ups), 0)
-    for up in ups:
+    for up, up_givers in zip(ups, givers, strict=True):
         needed = up.moved_slices - up.promoted_replicas * up.option.slices
         missing = needed - min(free, needed)
         free -= needed - missing
-        for number, down in enumerate(downs):
-            used = min(available[number], missing)
-            if used:
-                pairs.append((up, down))
-                available[number] -= used
-                missing -= used
-    return pairs
+        while missing and first < len(downs):
+            used = min(available[first], missing)
+            up_givers.append(downs[first])
+            takers[first].append(up)
+            available[first] -= used
+            missing -= used
+            if not available[first]:
+                first += 1
+    return givers, takers
 
 
 def _describe_sources(taker: _OptionChange, givers: Sequence[_OptionChange]) -> str:
