@@ -294,7 +294,7 @@ class Agent:
         if self._runners is not None:
             for name in _models_in_our_runner(server, desired, self._memory.proven):
                 self._runners.check_versions(name, server.ready.get(name, ()))
-        self._observed = ObservedPod(
+        observed = ObservedPod(
             server,
             stored,
             broken=self._runners.broken_models if self._runners is not None else frozenset(),
@@ -303,13 +303,14 @@ class Agent:
         )
         if desired is not None and desired.format is ModelFormat.ONNX:
             try:
-                self._observed = await asyncio.to_thread(
-                    self._graphs.observe_graphs, desired, self._observed, self._memory
+                observed = await asyncio.to_thread(
+                    self._graphs.observe_graphs, desired, observed, self._memory
                 )
             except (OSError, ValueError) as error:
                 # A full disk, or a damaged record: versions are served as they are.
                 log.warning("graphs_not_observed", error=str(error))
-        self._observed = await self.tables.observe_tables(desired, self._observed, self._memory)
+        # The report and the metrics change together: who has read that a version serves finds it in both.
+        self._observed = await self.tables.observe_tables(desired, observed, self._memory)
         self._memory = state.learn_backend(self._memory, server)
         self._metrics.triton_up.set(server.live)
         serving = max(server.ready.get(self.served_model or "", ()), default=0)
