@@ -7,8 +7,10 @@ peaks; offline work uses the rest. Nodes of eight slices are lost at random time
 hour, and controllers notice it 50 to 60 s later. The policy is the allocator with forecasts, in arms with the same losses: `strict`
 holds what every real-time Inference takes to lose a node, `none` nothing, and each `priced` what the loss is worth if it is expected
 once in so many hours. In `shared`, spares have up to `--max-models` models loaded, and get the share of the decided replicas that do
-not serve, and what these have no capacity for; in `shared-losses` only the first. `calm` is `none` without losses, and `shared-calm` is
-`shared` without them: what these miss is due to demand. `--arms` measures only some of them beside `none`.
+not serve, and what these have no capacity for; in `shared-losses` only the first. `shared-reserve` is `shared` with forecasts of a
+higher quantile (`--reserve-quantile`): its replicas in reserve for demand count as spare too. `calm` is `none` without losses, and
+`strict-calm` and `shared-calm` are `strict` and `shared` without them: what these miss is due to demand. `--arms` measures only some
+of them beside `none`.
 
 Prints one JSON document, and a table to stderr. `spare_share` is the real-time slice-hours beyond those of `none`, over them. Exits 1
 unless on each series some `priced` or `shared` misses no more minutes than `strict`, with at most 12 % of the real-time slices to
@@ -40,7 +42,8 @@ from tidegate.simulation.policies import FORECAST, make_policy
 from tidegate.simulation.scenario import NodeOutage, Scenario
 
 STRICT, PRICED, NONE, CALM = "strict", "priced", "none", "calm"
-SHARED, SHARED_LOSSES, SHARED_CALM = "shared", "shared-losses", "shared-calm"
+SHARED, SHARED_LOSSES, SHARED_RESERVE = "shared", "shared-losses", "shared-reserve"
+STRICT_CALM, SHARED_CALM = "strict-calm", "shared-calm"
 MAX_SPARE_SHARE = 0.3
 """Of the pool's slices, for shared spares."""
 SLICES_PER_NODE = 8
@@ -109,15 +112,18 @@ def measure_series(series: Series, options: argparse.Namespace) -> Mapping[str, 
     prices = choose_prices(options.expected)
     days = {arm: replace(day, pool=replace(day.pool, node_loss=price)) for arm, price in prices.items()}
     days[CALM] = replace(days[NONE], outages=())
+    days[STRICT_CALM] = replace(days[STRICT], outages=())
     rules = SpareRules(round(MAX_SPARE_SHARE * day.pool.slices), options.max_models)
     days[SHARED] = replace(days[NONE], spare_rules=rules)
     days[SHARED_LOSSES] = replace(days[SHARED], spares_take_overflow=False)
+    days[SHARED_RESERVE] = days[SHARED]
     days[SHARED_CALM] = replace(days[SHARED], outages=())
     outcomes: dict[str, SimulationOutcome] = {}
     arms: dict[str, Any] = {}
     chosen = days.keys() if options.arms is None else {NONE, *options.arms.split(",")}
     for arm, scenario in ((arm, scenario) for arm, scenario in days.items() if arm in chosen):
-        run_in, policy = make_policy(FORECAST, scenario, solver.solve, options.quantile)
+        quantile = options.reserve_quantile if arm == SHARED_RESERVE else options.quantile
+        run_in, policy = make_policy(FORECAST, scenario, solver.solve, quantile)
         outcomes[arm] = run_policy(run_in, policy)
         arms[arm] = describe_outcome(outcomes[arm], outcomes[NONE])
         print(f"{series.name:26} {arm:12} {arms[arm]}", file=sys.stderr, flush=True)
@@ -130,7 +136,7 @@ def is_met(arms: Mapping[str, Any]) -> bool:
         figures["spare_share"] <= MOST_SPARE
         and (STRICT not in arms or figures["missed_minutes"] <= arms[STRICT]["missed_minutes"])
         for arm, figures in arms.items()
-        if arm.startswith(PRICED) or arm in (SHARED, SHARED_LOSSES)
+        if arm.startswith(PRICED) or arm in (SHARED, SHARED_LOSSES, SHARED_RESERVE)
     )
 
 
@@ -144,6 +150,9 @@ def main() -> int:
         "--expected", default="720,144,72", help="the same, that prices expect, separated by commas"
     )
     parser.add_argument("--max-models", type=int, default=8, help="of a shared spare")
+    parser.add_argument(
+        "--reserve-quantile", type=float, default=0.97, help="of the forecasts of `shared-reserve`"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the losses")
     parser.add_argument("--arms", help="separated by commas; all by default")
     options = parser.parse_args()
