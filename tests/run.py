@@ -343,6 +343,8 @@ def _now() -> str:
 
 if __name__ == "__main__":
     runner = Runner()
+    # In the background of a shell it is ignored, and pytest would inherit that and never be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup wants it so
             signal.signal(number, signal.default_int_handler)

@@ -31,13 +31,13 @@ def test_a_pod_that_leaves_is_not_drained_before_its_requests_end(model_pod: Mod
 
     with load_on(model_pod.triton.grpc, model_pod.model) as load:
         model_pod.process.send_signal(signal.SIGUSR1)
-        wait_until(lambda: model_pod.probe("/readyz") == 503, what="readiness goes first", timeout_s=30)
+        wait_until(lambda: model_pod.probe("/readyz") == 503, what="readiness goes first")
         sent = load.report().sent
         stays(drained.exists, "the sign that the pod is drained", for_s=QUIET_S + 1)
-        load.wait_sent(sent + MANY, timeout_s=30)
+        load.wait_sent(sent + MANY)
         assert not drained.exists()
         assert model_pod.probe("/healthz") == 200
     assert load.report().problems == ()
 
-    wait_until(drained.exists, what="the agent says that no more come", timeout_s=30)
+    wait_until(drained.exists, what="the agent says that no more come")
     assert model_pod.report().serving == 1

@@ -37,7 +37,7 @@ MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]).SerializeT
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     log = tmp_path_factory.mktemp("registry") / "log"
     with running([go_program("registry"), "-port", "0"], log):
-        wait_until(lambda: b"serving on port" in log.read_bytes(), what="the registry listens", timeout_s=30)
+        wait_until(lambda: b"serving on port" in log.read_bytes(), what="the registry listens")
         found = re.search(r"serving on port (\d+)", log.read_text())
         assert found is not None
         yield Registry(f"http://localhost:{found[1]}")

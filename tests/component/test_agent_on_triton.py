@@ -104,7 +104,6 @@ def test_with_one_kept_version_the_old_one_leaves_memory_and_disk(serving_pod: M
     wait_until(
         lambda: [path.name for path in folder.iterdir() if path.is_dir()] == ["2"],
         what="the disk has version 2 alone",
-        timeout_s=30,
     )
 
 
@@ -135,7 +134,7 @@ def test_a_version_that_ends_the_server_twice_is_given_up_and_another_serves(mod
     model_pod.start_agent(model_pod.order(2, **deadly))
     for _ in range(2):
         model_pod.triton.begin()
-        wait_until(model_pod.triton.has_ended, what="the version has ended the server", timeout_s=30)
+        wait_until(model_pod.triton.has_ended, what="the version has ended the server")
     report = model_pod.wait_for("version 2 is given up", failed)
     assert report.failure is not None
     assert report.failure.reason is FailureReason.SERVER_ENDED
@@ -413,7 +412,7 @@ def test_another_served_name_takes_the_old_ones_place(serving_pod: ModelPod) -> 
 
         serving_pod.wait_for("the old name is gone", gone)
     folder = serving_pod.triton.repository / serving_pod.model / "1"
-    wait_until(lambda: not folder.exists(), what="its version has left the disk", timeout_s=30)
+    wait_until(lambda: not folder.exists(), what="its version has left the disk")
 
 
 def test_a_bad_row_fails_its_own_request_only(serving_pod: ModelPod) -> None:

@@ -53,7 +53,7 @@ def test_a_prometheus_takes_them_and_can_evaluate_each(prometheus: RunningPromet
             ]
             return [] if "unknown" in {health for _, health, _ in rules} else rules
 
-        wait_until(lambda: bool(evaluated()), what="each rule was evaluated", timeout_s=60)
+        wait_until(lambda: bool(evaluated()), what="each rule was evaluated")
         rules = evaluated()
     assert len(rules) == sum(len(group["rules"]) for group in groups)
     assert [rule for rule in rules if rule[1] != "ok"] == []

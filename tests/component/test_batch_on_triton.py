@@ -135,7 +135,7 @@ def test_a_server_that_ends_in_the_middle_costs_no_row(batch_pod: BatchPod) -> N
     write_table(batch_pod.table / "a.parquet", {"user_id": ids, "x": pa.array([1.0] * 3_000, pa.float32())})
     batch_pod.serve(shards=1)
     process = batch_pod.start(0)
-    wait_until(lambda: len(batch_pod.files(0)) >= 1, what="the work has begun", timeout_s=60)
+    wait_until(lambda: len(batch_pod.files(0)) >= 1, what="the work has begun")
     batch_pod.pod.triton.kill()
     batch_pod.pod.triton.start()
     wait_until(lambda: process.poll() is not None, what="the shard ends")

@@ -107,7 +107,7 @@ async def test_a_request_is_demand_once_whatever_becomes_of_it(
             series = f"envoy_tidegate_refused > 0 or {reduced} or tidegate_route_demand_ratio"
             return len(await asyncio.to_thread(asked.custom_query, series)) == 4
 
-        await eventually(has_been_scraped, "Prometheus has all counters", timeout_s=30)
+        await eventually(has_been_scraped, "Prometheus has all counters")
         await traffic.scrape_signals()
 
         async with sharing(gateway, full=0.0, answered=NEARLY_ALL):
@@ -145,7 +145,7 @@ async def test_a_request_is_demand_once_whatever_becomes_of_it(
             }
             return figures if figures == near else None
 
-        await eventually(is_recorded, "the rules count each request once", timeout_s=40)
+        await eventually(is_recorded, "the rules count each request once")
         # A Prometheus without the rules evaluates the whole expression.
         samples = await asyncio.to_thread(asked.custom_query, f"({expressions.DEMAND}) > 0")
         assert {sample["metric"]["inference"] for sample in samples} == {"ctr", "small"}

@@ -157,7 +157,7 @@ def test_engines_survive_a_restart_of_the_compiler_and_serve_another_pod_of_the_
         return [bucket.cached for bucket in engines_of(report).buckets if bucket.engine] == [True]
 
     with run_compiler(pod, **cache):
-        pod.wait_for("the bucket has the engine of the node", gets_cached_engine, timeout_s=60)
+        pod.wait_for("the bucket has the engine of the node", gets_cached_engine)
         wait_for_hits(pod, client, session, 4, 20)
 
 

@@ -149,6 +149,7 @@ def wait_for_refused(ingester: RunningIngester, count: int) -> EventStreamReport
     )
 
 
+@pytest.mark.no_rerun("a lost or doubled event")
 def test_each_refused_event_is_one_letter_with_its_reason_whoever_is_killed(
     source: StreamOfClicks, place: DeadLetterPlace, tmp_path: Path
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_good_event_and_a_reason_that_is_not_ordered_make_no_letter(
     assert (letter.body, letter.headers["Tidegate-Reason"]) == (late, "TooLate")
 
 
+@pytest.mark.no_rerun("a lost event")
 def test_the_stream_waits_for_its_target_and_loses_nothing(
     source: StreamOfClicks, place: DeadLetterPlace, tmp_path: Path
 ) -> None:

@@ -162,7 +162,7 @@ def _executions_of(client: triton_grpc.InferenceServerClient, rows: int) -> int:
         found.update(stats)
         return int(stats.get("inference_count", 0)) >= rows
 
-    wait_until(counted, what=f"Triton has counted {rows} rows", timeout_s=60)
+    wait_until(counted, what=f"Triton has counted {rows} rows")
     return int(found["execution_count"])
 
 

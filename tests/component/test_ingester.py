@@ -53,6 +53,7 @@ def stored_rows(ingester: RunningIngester, keys: Sequence[bytes]) -> dict[bytes,
     return dict(zip(keys, ingester.read_rows(keys), strict=True))
 
 
+@pytest.mark.no_rerun("a lost or doubled event")
 def test_no_event_is_lost_or_stored_twice_whoever_is_killed(source: StreamOfClicks, tmp_path: Path) -> None:
     events = some_clicks(12_000)
     messages, plan = encode(events), a_click_plan(source.stream)

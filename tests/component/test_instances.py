@@ -70,7 +70,6 @@ def test_the_end_of_one_process_is_mended(pod: ModelPod) -> None:
     wait_until(
         lambda: len(pod.triton.model_processes() - before - first) == 2,
         what="both processes are new",
-        timeout_s=30,
     )
     pod.wait_for("version 1 serves", serves_version(1))
     assert find_wrong_answers(pod) == []

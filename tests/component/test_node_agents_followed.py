@@ -99,7 +99,7 @@ async def followed(agent: NodeAgent, controllers_tls: Path) -> AsyncGenerator[Fo
 async def test_only_a_changed_report_wakes_the_subscribers(followed: Followed) -> None:
     assert followed.changed == [NODE]
     followed.agent.mps.write(daemon="dead")
-    await eventually(lambda: followed.daemon is DaemonState.GONE, what="the daemon is gone", timeout_s=30)
+    await eventually(lambda: followed.daemon is DaemonState.GONE, what="the daemon is gone")
     assert followed.changed == [NODE, NODE]
 
 

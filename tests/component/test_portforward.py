@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from builders.loopback import kubeconfig_of, on_loopback
+from builders.waiting import LONGEST_S, ends_in_time
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
 from tidegate.kube.client import ClientSettings, KubeClient
@@ -126,11 +127,12 @@ async def test_a_refusal_says_what_is_missing(
 
 async def through(client: KubeClient, sent: bytes) -> bytes:
     """What a connection through the API server brings back until it ends."""
-    async with client.forward_port(POD, 18002, timedelta(seconds=10)) as address:
+    async with client.forward_port(POD, 18002, timedelta(seconds=LONGEST_S)) as address:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(sent)
-        answer = await asyncio.wait_for(reader.read(), 10)
+        async with ends_in_time("the other side ends it"):
+            answer = await reader.read()
         writer.close()
         return answer
 

@@ -94,6 +94,7 @@ def check_stored(ingester: RunningIngester, events: Sequence[Click]) -> None:
     assert ingester.read_state().stored == len(events)
 
 
+@pytest.mark.no_rerun("a lost or doubled event")
 def test_no_event_is_lost_or_stored_twice_if_the_ingester_or_redis_is_killed(
     broker: RunningNats, redis: RunningRedis, plan: FeaturePlan, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_no_event_is_lost_or_stored_twice_if_the_ingester_or_redis_is_killed(
         check_stored(ingester, events)
 
 
+@pytest.mark.no_rerun("a doubled event")
 def test_two_ingesters_at_once_store_no_event_twice(
     broker: RunningNats, plan: FeaturePlan, tmp_path: Path
 ) -> None:

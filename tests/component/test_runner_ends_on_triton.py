@@ -32,9 +32,7 @@ def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
         publish(shared_pod.artefact, version)
     shared_pod.put(shared_pod.order())
     _serves(shared_pod, 1)
-    wait_until(
-        lambda: len(shared_pod.triton.model_processes()) == 1, what="one process is left", timeout_s=30
-    )
+    wait_until(lambda: len(shared_pod.triton.model_processes()) == 1, what="one process is left")
     shared_pod.wait_for("no end is told", lambda said: said.ended is None)
     return shared_pod
 
@@ -73,13 +71,13 @@ def test_a_model_process_that_ends_rests_the_pod_and_is_reported(pod: ModelPod) 
     before = _ends(pod)
     (process,) = pod.triton.model_processes()
     os.kill(process, signal.SIGKILL)
-    wait_until(lambda: pod.probe("/readyz") == 503, what="the pod takes no requests", timeout_s=30)
+    wait_until(lambda: pod.probe("/readyz") == 503, what="the pod takes no requests")
     # It is told for a quarter of a minute.
     said = pod.wait_for("the end is reported", lambda report: report.ended is not None)
     assert said.ended == RunnerEnd(version=1, killed_for_memory=False)
 
     # Triton calls the model ready all along, and refuses its requests until it is loaded anew.
-    wait_until(lambda: _ask(pod) == 1000.0, what="the model answers again", timeout_s=60)
+    wait_until(lambda: _ask(pod) == 1000.0, what="the model answers again")
     pod.wait_for("version 1 serves again", lambda report: report.phase is AgentPhase.READY)
     assert _ends(pod) == before + 1
     pod.takes_requests()
@@ -105,7 +103,7 @@ def test_a_process_that_ended_while_the_agent_was_away_is_missed_by_the_next_one
     os.kill(process, signal.SIGKILL)
     pod.start_agent()
 
-    wait_until(lambda: _ask(pod) == 1000.0, what="the model answers again", timeout_s=30)
+    wait_until(lambda: _ask(pod) == 1000.0, what="the model answers again")
 
 
 def test_a_restarted_agent_loads_nothing_that_lives(pod: ModelPod) -> None:
@@ -116,7 +114,6 @@ def test_a_restarted_agent_loads_nothing_that_lives(pod: ModelPod) -> None:
     wait_until(
         lambda: pod.event("runner_missing") is not None or _seconds_of(pod) > RECONNECT_S + 2,
         what="the agent has looked for runners",
-        timeout_s=30,
     )
 
     assert pod.event("runner_missing") is None
@@ -147,7 +144,6 @@ def test_a_model_process_that_is_stopped_for_a_while_answers_nobody_with_what_an
         wait_until(
             lambda: sum(answer.done() for answer in answers.values()) >= 3,
             what="some are given up",
-            timeout_s=30,
         )
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGCONT)
@@ -155,10 +151,8 @@ def test_a_model_process_that_is_stopped_for_a_while_answers_nobody_with_what_an
     scores = {x: answer.result() for x, answer in answers.items()}
     assert {x: score for x, score in scores.items() if score not in (None, 1000.0 + x)} == {}
     assert not pod.triton.has_ended()  # which it does where it reads the late answer after that was freed
-    wait_until(
-        lambda: process not in pod.triton.model_processes(), what="another process runs it", timeout_s=30
-    )
-    wait_until(lambda: _ask(pod, 1.0) == 1001.0, what="the model answers again", timeout_s=60)
+    wait_until(lambda: process not in pod.triton.model_processes(), what="another process runs it")
+    wait_until(lambda: _ask(pod, 1.0) == 1001.0, what="the model answers again")
 
 
 def test_the_flag_that_shows_that_a_model_process_lives_is_where_the_watchdog_looks(pod: ModelPod) -> None:

@@ -66,12 +66,11 @@ class LoggingPod:
             self.ask([name])
             return name
 
-        wait_until(lambda: asked() and self._page("") > start, what="samples come", timeout_s=30)
+        wait_until(lambda: asked() and self._page("") > start, what="samples come")
         last = asked()
         wait_until(
             lambda: last in self._written() and not metric(self.pod.metrics(), "tidegate_agent_samples_held"),
             what="all of them are written",
-            timeout_s=30,
         )
         return self._page("") - start
 
@@ -179,7 +178,6 @@ class LoggingPod:
                 self.counted("") == sampled and not metric(self.pod.metrics(), "tidegate_agent_samples_held")
             ),
             what=f"{sampled} samples are settled",
-            timeout_s=30,
         )
 
     def is_right(self, record: dict[str, Any]) -> bool:
@@ -282,8 +280,8 @@ def test_without_a_broker_requests_go_on_and_what_is_lost_is_counted(logging_pod
 
     assert sorted(logging_pod.seconds)[150] < max(10 * quiet, 0.2)
     logging_pod.pod.takes_requests()
-    wait_until(lambda: logging_pod.counted("") == 500, what="the agent heard of all", timeout_s=60)
-    wait_until(lambda: logging_pod.counted("_dropped") > 0, what="the buffer is full", timeout_s=60)
+    wait_until(lambda: logging_pod.counted("") == 500, what="the agent heard of all")
+    wait_until(lambda: logging_pod.counted("_dropped") > 0, what="the buffer is full")
     report = logging_pod.pod.wait_for(
         "the broker is missed",
         lambda said: said.samples is not None and said.samples.problem == Reason.SINK_UNREACHABLE,
@@ -298,7 +296,6 @@ def test_without_a_broker_requests_go_on_and_what_is_lost_is_counted(logging_pod
     wait_until(
         lambda: not metric(logging_pod.pod.metrics(), "tidegate_agent_samples_held"),
         what="what was held is written",
-        timeout_s=40,
     )
     logging_pod.ask(logging_pod.ids(500, 50))
     logging_pod.settled(550)
@@ -323,15 +320,12 @@ def test_a_stream_that_is_not_there_is_said_and_written_to_once_it_is(logging_po
 
     logging_pod.ordered(1.0)
     logging_pod.ask(logging_pod.ids(5, 5))
-    wait_until(
-        lambda: logging_pod.counted("_written") == 5, what="the good subject gets its own", timeout_s=60
-    )
+    wait_until(lambda: logging_pod.counted("_written") == 5, what="the good subject gets its own")
     assert sorted(record["id"] for record in logging_pod.logged()) == logging_pod.ids(5, 5)
     # What the other subject was to have is given up.
     wait_until(
         lambda: logging_pod.counted("_dropped") == 5,
         what="no record is held",
-        timeout_s=60,
         evidence=lambda: {name: logging_pod.counted(name) for name in logging_pod.before},
     )
 
@@ -363,7 +357,7 @@ def test_an_agent_that_is_killed_and_started_again_goes_on_logging(logging_pod: 
     logging_pod.pod.kill_agent()
     logging_pod.ask(logging_pod.ids(20, 20))  # nobody listens: they wait in the runner
     logging_pod.start_agent()
-    wait_until(lambda: logging_pod.counted("_written") >= 20, what="the runner came back", timeout_s=60)
+    wait_until(lambda: logging_pod.counted("_written") >= 20, what="the runner came back")
     logging_pod.pod.stop_agent()
 
     assert sorted(record["id"] for record in logging_pod.logged()) == sorted(logging_pod.ids(0, 40))

@@ -72,7 +72,6 @@ def test_a_version_that_does_not_load_stays_a_problem_of_its_model(shared: Share
         wait_until(
             lambda: shared.read_reports().reports["ads/cvr"].phase is AgentPhase.FAILED,
             what="version 2 of cvr is refused",
-            timeout_s=60,
         )
     reports = shared.read_reports().reports
     failure = reports["ads/cvr"].failure

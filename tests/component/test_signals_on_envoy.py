@@ -170,7 +170,7 @@ async def test_what_admission_control_refuses_is_demand_of_the_target_it_was_for
         sent += 40
         return sent - good.inferences - bad.inferences >= 20
 
-    await eventually(refusing, "admission control refuses requests", timeout_s=60)
+    await eventually(refusing, "admission control refuses requests")
     look = await looking.scrape_signals()
     refused = sent - good.inferences - bad.inferences
     assert (offered(look, CTR), offered(look, CVR)) == (good.inferences, bad.inferences + refused)
@@ -359,7 +359,7 @@ async def until(what: str, source: PrometheusTraffic, true: Callable[[MetricsScr
         return seen[-1] if true(seen[-1]) else None
 
     try:
-        return await eventually(found, what, timeout_s=30)
+        return await eventually(found, what)
     except BaseException:
         print(seen[-1])  # noqa: T201  for the report of a failure
         raise

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ import pytest
 from fixtures.sharing import STATE_DIR_VARIABLE
 from run import STAGES, Pytest, Runner, Stage, full_run, run_again, run_stages
 from stages.cluster import SharedCluster, shared_cluster
-from stages.report import Outcome, failures_block
+from stages.flakes import Flake, known_flakes, record
+from stages.report import Outcome, failures_block, flaky_block
 from stages.rerun import Failed, plan_reruns
 from stages.results import End, Failure, FailureKind, Phase, Results, read, shorten
-from stages.slow import FullRun, choose_slice
+from stages.slow import FullRun, age_line, choose_slice, read_last_full_run, write_full_run
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -209,6 +211,40 @@ def test_failed_tests_are_listed_with_their_reasons_and_many_are_counted() -> No
     assert "and 4 more" in lines[-1]
     failed.passed_again = {f"a.py::{n}" for n in range(12)}
     assert failures_block([failed]) == ""
+
+
+def test_a_flake_is_recorded_and_shown_in_red_with_its_entry_until_it_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    failure = Failure(FailureKind.LATE, 'not within 60 s: "x"\n more', None)
+    flake = Flake("a.py::one", "servers", "abc", "2026-11-28T08:00:00+00:00", failure)
+    for _ in range(2):
+        record(tmp_path / "results" / "flaky.jsonl", [flake])
+    lines = (tmp_path / "results" / "flaky.jsonl").read_text().splitlines()
+    assert [json.loads(line)["test"] for line in lines] == ["a.py::one", "a.py::one"]
+
+    block = flaky_block([flake], [])
+    assert block.startswith("\x1b[31m")
+    listing = tmp_path / "flaky.toml"
+    plain = re.sub("\x1b\\[[0-9]+m", "", block)
+    listing.write_text(plain[plain.index("[[flaky]]") :])
+    (known,) = known_flakes(listing)
+    assert (known.id, known.kind, known.message) == ("a.py::one", FailureKind.LATE, 'not within 60 s: "x"')
+    listed = flaky_block([flake], [known])
+    assert "listed in tests/flaky.toml since 2026-11-28" in listed
+    assert "[[flaky]]" not in listed
+
+
+def test_a_full_run_is_read_back_and_an_old_one_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "last.json"
+    assert age_line(read_last_full_run(path)).startswith("WARNING: no run of all tests is recorded")
+    now = datetime.now(UTC)
+    write_full_run(FullRun("abc", (now - timedelta(days=6)).isoformat(), failed=["a.py::one"]), path)
+    assert age_line(read_last_full_run(path)) == "all tests last ran at abc, 6 days ago, 1 failed"
+    write_full_run(FullRun("abc", (now - timedelta(days=8)).isoformat()), path)
+    assert age_line(read_last_full_run(path)).startswith("WARNING: all tests last ran at abc, 8 days ago")
 
 
 SUITE = """

@@ -150,7 +150,6 @@ def wait_for_answers(asking: list[Caller], value: float, *, count: int = 20) -> 
     wait_until(
         lambda: all(caller.answers[-count:] == [frozenset({value})] * count for caller in asking),
         what=f"every caller is answered with generation {value:g}",
-        timeout_s=60,
     )
 
 
@@ -194,7 +193,6 @@ def test_while_tables_change_no_request_fails_and_no_answer_mixes_two(pod: Model
     wait_until(
         lambda: mapped_tables(pod) == ["profiles.table"],
         what="only the newest table is mapped",
-        timeout_s=60,
     )
     (folder,) = pod.folder.rglob("1/tables")
     assert [path.name for path in folder.iterdir()] == ["profiles.table"]

@@ -101,6 +101,7 @@ NO_KEYS: tuple[tuple[Header, ...], ...] = (
 )
 
 
+@pytest.mark.no_rerun("a refused caller reaches a model")
 async def test_nothing_but_a_key_lets_in(gateway: Gateway) -> None:
     v1 = await gateway.upstream("v1")
     client = await gateway.start(keyed(), backend_of("ctr", v1), keys(callers={"alice": ALICE}))
@@ -275,6 +276,7 @@ def bad_tokens() -> dict[str, tuple[tuple[tuple[str, str], ...], tuple[str, int]
     }
 
 
+@pytest.mark.no_rerun("a refused caller reaches a model")
 async def test_no_other_token_lets_in(gateway: Gateway) -> None:
     client, v1 = await tokens_checked(gateway)
     bad = bad_tokens()

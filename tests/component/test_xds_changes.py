@@ -98,7 +98,7 @@ async def test_a_changed_cluster_serves_at_once(
     """It would wait 15 s for its endpoints if they were not sent again."""
     old, new = await gateway.upstream("old"), await gateway.upstream("new")
     client = await gateway.start(a_model_access(), backend_of("ctr", old))
-    async with ends_in_time("the cluster serves", timeout_s=10):
+    async with ends_in_time("the cluster serves"):
         with_retry = a_model_access(routes=[a_route(retry={"attempts": 1, "budgetPercent": 50})])
         await gateway.control_plane.push(with_retry, backend_of("ctr", new))
 
@@ -491,7 +491,7 @@ async def test_stopping_in_good_order_ends_the_streams(gateway: Gateway) -> None
     gateway.control_plane = ControlPlane(XdsServerSettings(drain_s=30.0))
     await gateway.start(a_model_access(), backend_of("ctr", await gateway.upstream("one")))
     async with ends_in_time(
-        "the server stops", timeout_s=10
+        "the server stops"
     ):  # of the thirty seconds that a stream may take which nobody ends
         await gateway.control_plane.server.stop()
     assert gateway.control_plane.ledger.connected_count == 0

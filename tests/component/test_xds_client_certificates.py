@@ -151,6 +151,7 @@ NOT_THEM = {
 }
 
 
+@pytest.mark.no_rerun("a refused caller reaches a model")
 async def test_nobody_else_is_let_in(gateway: Gateway, authorities: Authorities) -> None:
     _, v1 = await prepared(gateway, authorities)
     seen = {}
@@ -295,6 +296,7 @@ async def test_refused_calls_are_counted_by_access_and_why(
     }
 
 
+@pytest.mark.no_rerun("a secret is seen")
 async def test_keys_and_certificates_are_in_no_dump_report_or_log(
     gateway: Gateway, authorities: Authorities, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -261,7 +261,7 @@ async def test_without_any_certificate_the_other_port_serves(gateway: Gateway, a
         return (await gateway.envoy.get_admin("/ready")).strip() == "LIVE"
 
     # It waits for a certificate, and not for long.
-    await eventually(ready, "the gateway is ready", timeout_s=30)
+    await eventually(ready, "the gateway is ready")
     assert await plain.infer(metadata=CTR) == "v1"
     address = await gateway.envoy.tls_listening()
     assert await shown(address) is None

@@ -45,7 +45,7 @@ async def test_a_cluster_that_changes_before_its_endpoints_went_out_serves_at_on
 
     monkeypatch.setattr(DiscoveryStream, "on_request", overtaking)
     control_plane.cache.set(first)
-    await control_plane.accepted(second, timeout_s=30)
+    await control_plane.accepted(second)
     assert overtaken
     assert await client.infer(metadata=NEW) == "pod"
     assert await gateway.envoy.stat("cluster_manager.warming_clusters") == 0

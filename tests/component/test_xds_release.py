@@ -206,9 +206,7 @@ async def test_what_clients_give_up_on_is_a_failure(gateway: Gateway, deadline: 
         exact = tally.failures == 15 or (deadline and tally.failures > 15)
         return exact and tally.requests - tally.failures == 2 and tally.count_slower_than(40) >= 15
 
-    await eventually(
-        counted, "each of them is a request that failed, and was not answered in time", timeout_s=30
-    )
+    await eventually(counted, "each of them is a request that failed, and was not answered in time")
     v4.open.set()
 
 

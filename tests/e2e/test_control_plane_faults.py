@@ -65,7 +65,7 @@ def test_killing_controllers_and_xds_under_load_loses_no_request(space: Space) -
     space.inference(replicas=2)
     space.serves("probe", 1)
     with space.load(1, 2) as load:
-        load.wait_for("1", 200, timeout_s=60)
+        load.wait_for("1", 200)
         killed = [space.installed.kill("tidegate controllers"), space.installed.kill("tidegate xds")]
         load.wait_sent(1500, timeout_s=100)
         # The system still works: a version changes after both have come back.
@@ -83,10 +83,10 @@ def test_killing_triton_is_noticed(space: Space) -> None:
     version = int(space.ask().version)
     restarts = _restarts(space)
     with space.load(version) as load:
-        load.wait_sent(100, timeout_s=60)
+        load.wait_sent(100)
         servers = [pod["metadata"]["uid"] for pod in space.pods("probe")]
         assert space.installed.kill_in_pods("--model-control-mode=explicit", servers) >= 1
-        load.wait_failed(1, timeout_s=60)
+        load.wait_failed(1)
         load.finish()
 
     wait_until(lambda: _restarts(space) > restarts, "the kubelet restarted Triton")

@@ -77,7 +77,7 @@ def test_versions_that_cannot_serve_leave_the_old_ones_serving_and_are_mended_by
         assert "version 1 keeps serving" in space.condition("inference", "truncated")["message"]
 
         for load in loads.values():
-            load.wait_sent(load.report().sent + 150, timeout_s=60)
+            load.wait_sent(load.report().sent + 150)
             assert load.report().versions.keys() == {"1"}
 
         # The way out is the object itself.
@@ -87,7 +87,7 @@ def test_versions_that_cannot_serve_leave_the_old_ones_serving_and_are_mended_by
         for name, version in mended.items():
             space.serves(name, version)
             assert "failure" not in space.status("inference", name)
-            loads[name].wait_for(str(version), 20, timeout_s=60)
+            loads[name].wait_for(str(version), 20)
             report = loads[name].finish()
             assert report.problems == ()
             assert report.versions.keys() == {"1", str(version)}

@@ -188,11 +188,11 @@ def _rotations_lose_nothing(space: Space, port: Port, known: str, pairs: Sequenc
     opened = _connections(installed)
     with space.load(1, clients=lambda: port.client(known, ranker)) as load:
         wait_until(lambda: _connections(installed) >= opened + THREADS, "every client has its connection")
-        load.wait_for("1", 100, timeout_s=60)
+        load.wait_for("1", 100)
         before = _connections(installed)
         for number, pair in enumerate((second, first, second), 2):
             _put_front(installed, pair)
-            load.wait_for("1", number * 200, timeout_s=60)
+            load.wait_for("1", number * 200)
         assert _connections(installed) == before
         wait_until(lambda: port.serial() == _serial(second), "new connections see the new certificate")
         # The measure can fail: one connection more is seen.

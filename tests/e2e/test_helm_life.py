@@ -98,7 +98,7 @@ def test_helm_test_says_that_every_process_is_ready(life: Life) -> None:
 @pytest.mark.no_rerun("a lost request")
 def test_upgrade_a_bad_upgrade_and_rollback_lose_no_request(life: Life, space: Space) -> None:
     with space.load(1, threads=2) as load:
-        load.wait_sent(100, timeout_s=60)
+        load.wait_sent(100)
         first, before, certificates = life.pods(), life.revision(), life.certificates()
         life.act("upgrade", RELEASE, CHART, *WAIT, pods__annotations={"life": "second"})
         life.ready()

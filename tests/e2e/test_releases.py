@@ -75,6 +75,7 @@ def release_is(space: Space, access: str, phase: str) -> None:
     )
 
 
+@pytest.mark.no_rerun("a lost request")
 def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space) -> None:
     access_to_a(space, "good")
     before = space.counted("b")
@@ -98,7 +99,7 @@ def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space
 def test_a_model_that_cannot_answer_is_taken_back_at_its_first_requests(space: Space) -> None:
     access_to_a(space, "bad")
     with space.load(1, access="bad") as load:
-        load.wait_sent(500, timeout_s=60)
+        load.wait_sent(500)
         release_of(space, "bad", "c")
         release_is(space, "bad", "RolledBack")
         report = load.finish()

@@ -63,7 +63,7 @@ def _served(space: Space, *, replicas: int, **inference: Any) -> None:
 
 def _lossless(load: CheckedLoad) -> None:
     """Enough requests were sent, and every one was answered."""
-    load.wait_sent(REQUESTS, timeout_s=60)
+    load.wait_sent(REQUESTS)
     report = load.finish()
     assert report.problems == ()
 
@@ -88,7 +88,7 @@ def test_drain_of_a_node_waits_for_the_budget_says_so_and_loses_no_request(space
         "--timeout=0",
     )  # as long as it takes
     with space.load(1, threads=2) as load, ThreadPoolExecutor() as beside:
-        load.wait_sent(100, timeout_s=30)
+        load.wait_sent(100)
         try:
             # The only node without the taint of pools: the first pod's successor has nowhere to go, so the second must stay.
             draining = beside.submit(space.kubectl.run, *drain, timeout_s=LONGEST_S)
@@ -125,7 +125,7 @@ def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes
     """After a rolling restart, and before the pods are fewer: nothing of it loses a request."""
     _served(space, replicas=2)
     with space.load(1, threads=2) as load:
-        load.wait_sent(100, timeout_s=30)
+        load.wait_sent(100)
         first = _uids(space)
         space.kubectl.run("rollout", "restart", "deployment/inf-probe", "-n", space.namespace)
         _replaced(space, first, 2)
@@ -167,7 +167,7 @@ def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_sa
         _served_on_slices(space)
         before = _uids(space)
         with space.load(1, threads=2) as load, _watched(space, tmp_path / "ready") as ready:
-            load.wait_sent(100, timeout_s=30)
+            load.wait_sent(100)
             # Surge needs one slice more than there is.
             space.patch("inference", "probe", {"resources": {"memory": "513Mi"}})
             _ready(space, Reason.NO_CAPACITY)

@@ -99,6 +99,7 @@ def _distance(seen: tuple[int, int], share: float) -> float:
     return sum((one - other) ** 2 / other for one, other in zip(seen, wanted, strict=True))
 
 
+@pytest.mark.no_rerun("a lost request")
 def test_weights_are_what_the_tritons_count_and_a_weight_of_zero_gets_nothing(standing: Fleet) -> None:
     weights = {"a": 80, "b": 20, "slow": 0}
     standing.access(

@@ -105,7 +105,7 @@ class World:
                 self.ask(name)
             return self.space.count_requests(spare, name) > before
 
-        wait_until(is_answered, "the spare answers", timeout_s=60.0, evidence=self.describe)
+        wait_until(is_answered, "the spare answers", evidence=self.describe)
 
     def lose(self, name: str) -> None:
         """Ends the model's pod, without notice."""

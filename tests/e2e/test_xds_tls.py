@@ -45,7 +45,7 @@ def test_upgrades_to_plain_text_and_back_lose_no_request_and_keep_certificates(s
     back = False
     try:
         with space.load(1, 2) as load:
-            load.wait_for("1", 200, timeout_s=60)
+            load.wait_for("1", 200)
             installed.upgrade(tls__xds=False, auth__namespaces=[])
             # The measures can fail: without it there is no handshake, and whoever asks is answered.
             assert set(_handshakes(installed).values()) == {0.0}

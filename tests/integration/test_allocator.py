@@ -102,7 +102,7 @@ def test_what_is_decided_is_carried_out_and_no_pod_is_one_too_many(
         looks_again(controllers, allocated.pool)
         return versions() == before
 
-    wait_until(quiet, what="three looks write nothing", timeout_s=60.0)
+    wait_until(quiet, what="three looks write nothing")
     assert allocated.decisions()[0]["metadata"]["name"] == newest["metadata"]["name"]
 
 
@@ -166,7 +166,6 @@ def test_an_override_counts_until_it_ends(allocated: Allocated) -> None:
     wait_until(
         lambda: "OverrideActive" not in _condition_types(allocated, "ctr"),
         what="nothing is said of the override any more",
-        timeout_s=60.0,
     )
     assert inference["spec"]["scaling"] == {"minReplicas": 1, "maxReplicas": 3}
 
@@ -183,9 +182,7 @@ def _override_says(allocated: Allocated, name: str, reason: Reason) -> str:
         )
         return next((each for each in conditions if each["type"] == "Ready"), {})
 
-    wait_until(
-        lambda: ready().get("reason") == reason, what=f"{name} says {reason}: {ready()}", timeout_s=60.0
-    )
+    wait_until(lambda: ready().get("reason") == reason, what=f"{name} says {reason}: {ready()}")
     return str(ready()["message"])
 
 
@@ -211,7 +208,6 @@ def test_a_held_pool_moves_nothing_and_is_let_go(allocated: Allocated, controlle
     wait_until(
         lambda: allocated.pools.status(allocated.pool).get("mode") == "Hold",
         what="the pool says that it is held",
-        timeout_s=60.0,
     )
     allocated.model("batch", 0, 4, tier="offline")
     looks_again(controllers, allocated.pool)
@@ -269,7 +265,7 @@ def test_the_oldest_decisions_go_when_there_are_too_many(allocated: Allocated) -
     def there() -> list[str]:
         return [each["metadata"]["name"] for each in allocated.decisions()]
 
-    wait_until(lambda: len(there()) == KEPT_DECISIONS, what="no more are kept", timeout_s=60.0)
+    wait_until(lambda: len(there()) == KEPT_DECISIONS, what="no more are kept")
     assert there()[1:] == [newest["metadata"]["name"], *reversed(names[2:])], "the newest stay"
 
 

@@ -54,7 +54,7 @@ def test_an_autoscaler_asks_for_no_more_than_the_pool_could_give(
     looks_again(controllers, allocated.pool)
     assert most(allocated, "ctr") == 10
     allocated.mode("Auto")
-    wait_until(lambda: most(allocated, "ctr") == 2, what="it may have two", timeout_s=30.0)
+    wait_until(lambda: most(allocated, "ctr") == 2, what="it may have two")
     allocated.settled(batch=1, ctr=1)
 
     # The API server takes any number; the autoscaler brings it back to what there is, and the batch gives its slice.
@@ -76,4 +76,4 @@ def test_an_autoscaler_asks_for_no_more_than_the_pool_could_give(
         allocated.kubelet()
         return most(allocated, "ctr") == 3
 
-    wait_until(may_have_three, what="it may have three, once the pod of the other is gone", timeout_s=30.0)
+    wait_until(may_have_three, what="it may have three, once the pod of the other is gone")

@@ -25,7 +25,6 @@ def test_a_backfill_is_followed_to_its_end_and_stays_done_until_another_run_is_a
         wait_until(
             lambda: len(backfills.pods()) == 2 or backfills.status()["backfill"]["done"] == 4,
             what="the next two are at work",
-            timeout_s=60,
         )
     assert "all 4 shards of run " in backfills.says(Reason.BACKFILL_COMPLETE)
     before = backfills.status()["backfill"]
@@ -34,9 +33,7 @@ def test_a_backfill_is_followed_to_its_end_and_stays_done_until_another_run_is_a
     (job,) = backfills.jobs()
     backfills.kubectl("delete", "job", job["metadata"]["name"], "-n", backfills.namespace)
     backfills.patch({"eventStorage": "5Gi"})
-    wait_until(
-        lambda: backfills.status()["observedGeneration"] >= 2, what="the change is taken up", timeout_s=60
-    )
+    wait_until(lambda: backfills.status()["observedGeneration"] >= 2, what="the change is taken up")
     assert backfills.jobs() == []
     assert backfills.status()["backfill"] == before
 
@@ -45,17 +42,16 @@ def test_a_backfill_is_followed_to_its_end_and_stays_done_until_another_run_is_a
     wait_until(
         lambda: backfills.status()["backfill"]["run"] != before["run"],
         what="the new run's name",
-        timeout_s=60,
     )
 
     backfills.patch({"backfill": None})
-    wait_until(lambda: "backfill" not in backfills.status(), what="no progress is reported", timeout_s=60)
+    wait_until(lambda: "backfill" not in backfills.status(), what="no progress is reported")
 
     def has_no_job() -> bool:
         backfills.collect()
         return not backfills.jobs()
 
-    wait_until(has_no_job, what="the Job is deleted", timeout_s=60)
+    wait_until(has_no_job, what="the Job is deleted")
 
 
 def test_a_failed_shard_of_a_backfill_is_named(backfills: Backfills) -> None:

@@ -62,9 +62,7 @@ def test_parallelism_follows_replicas_and_a_complete_run_stays_complete(batches:
         batches.ends(pod, DONE)
     pods = batches.at_work(3)
     # One shard is left, so one pod is all that there is use for.
-    wait_until(
-        lambda: batches.jobs()[0]["spec"]["parallelism"] == 1, what="no more pods than shards", timeout_s=60
-    )
+    wait_until(lambda: batches.jobs()[0]["spec"]["parallelism"] == 1, what="no more pods than shards")
     batches.ends(pods[3], DONE)
     assert "all 4 shards of run v1-" in batches.says(Reason.BATCH_COMPLETE)
     before = batches.status()["batch"]
@@ -73,18 +71,14 @@ def test_parallelism_follows_replicas_and_a_complete_run_stays_complete(batches:
     (job,) = batches.jobs()
     batches.kubectl("delete", "job", job["metadata"]["name"], "-n", batches.namespace)
     batches.patch({"replicas": 2})
-    wait_until(
-        lambda: batches.status()["observedGeneration"] >= 4, what="the change is taken up", timeout_s=60
-    )
+    wait_until(lambda: batches.status()["observedGeneration"] >= 4, what="the change is taken up")
     assert batches.jobs() == []
     assert batches.status()["batch"] == before
 
     batches.patch({"batch": {"run": "tomorrow"}})
     batches.at_work(0, 1)
     # Pods of the new run start before the status that names it is written.
-    wait_until(
-        lambda: batches.status()["batch"]["run"] != before["run"], what="the new run's name", timeout_s=60
-    )
+    wait_until(lambda: batches.status()["batch"]["run"] != before["run"], what="the new run's name")
 
 
 @pytest.mark.produces(Reason.DEADLINE_EXCEEDED)
@@ -100,7 +94,7 @@ def test_a_deadline_ends_the_run_and_says_how_to_go_on(batches: Batches) -> None
         *("patch", "job", name, "-n", batches.namespace, "--type=merge"),
         *("-p", json.dumps({"spec": {"activeDeadlineSeconds": 1}})),
     )
-    wait_until(lambda: not _collected(batches), what="its pods are ended", timeout_s=30)
+    wait_until(lambda: not _collected(batches), what="its pods are ended")
     said = batches.says(Reason.DEADLINE_EXCEEDED)
     assert f"delete Job {name} to go on" in said
     batches.kubectl("delete", "job", name, "-n", batches.namespace)
@@ -123,7 +117,7 @@ def test_a_batch_on_a_pool_has_slices_while_it_works_and_none_when_it_is_done(
     pods = batches.at_work(0, 1)
     pools.tiers(pool, offline=2)
     assert all(pod["metadata"]["labels"]["tidegate.io/slices"] == "1" for pod in pods.values())
-    wait_until(lambda: len(pools.bound("ctr", 2)) == 2, what="both pods have a node", timeout_s=60)
+    wait_until(lambda: len(pools.bound("ctr", 2)) == 2, what="both pods have a node")
     requests = [
         one["resources"]["requests"]
         for pod in pods.values()
@@ -137,7 +131,6 @@ def test_a_batch_on_a_pool_has_slices_while_it_works_and_none_when_it_is_done(
         wait_until(
             lambda: len(batches.pods()) == 2 or batches.status()["batch"]["done"] == 4,
             what="the next two are at work",
-            timeout_s=30,
         )
     batches.says(Reason.BATCH_COMPLETE)
     pools.tiers(pool)

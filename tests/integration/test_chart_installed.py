@@ -254,7 +254,7 @@ def test_no_pod_of_another_namespace_gets_before_all_models(release: HelmOn) -> 
             "is for the namespace tidegate-system alone" in asked("greedy", "tidegate-control-plane").stderr
         )
 
-    wait_until(refused, what="the policy is in force", timeout_s=30.0)
+    wait_until(refused, what="the policy is in force")
     assert asked("greedy", "tidegate-realtime").returncode == 0
     assert asked(SYSTEM, "tidegate-control-plane").returncode == 0
 

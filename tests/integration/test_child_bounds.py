@@ -49,9 +49,7 @@ def bounded(kubectl: Kubectl, helm: Path, file_namespace: str) -> Iterator[Kubec
     )
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs"}}
     kubectl.apply(theirs, namespace=file_namespace)
-    wait_until(
-        lambda: THEIRS in deleted(kubectl, file_namespace), what="the policy is in force", timeout_s=30.0
-    )
+    wait_until(lambda: THEIRS in deleted(kubectl, file_namespace), what="the policy is in force")
     yield kubectl
     kubectl.run("delete", "clusterrolebinding", f"{file_namespace}-all", "--wait=false")
     for body in (binding, policy):

@@ -68,7 +68,7 @@ def of_a_namespace(kubectl: Kubectl, ask: Callable[[], list[str]]) -> list[str]:
 
 def offered(ask: Callable[[], list[str]], wanted: list[str]) -> None:
     """A shell is not kept waiting for more than two seconds: on a busy machine it may be offered nothing, and asks again."""
-    wait_until(lambda: ask() == wanted, what=f"{wanted} are offered, and nothing else", timeout_s=60.0)
+    wait_until(lambda: ask() == wanted, what=f"{wanted} are offered, and nothing else")
 
 
 def test_names_of_objects_are_offered_in_the_namespace_that_was_typed(

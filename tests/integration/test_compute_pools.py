@@ -94,7 +94,7 @@ def test_settled_pool_is_not_written_again(pools: Pools, controllers: Running) -
 
     # A label that no pool selects by concerns no slice.
     pools.kubectl("label", "node", node, "heart=beats")
-    wait_until(lambda: _looks(controllers) > looked, what="the controllers look again", timeout_s=60.0)
+    wait_until(lambda: _looks(controllers) > looked, what="the controllers look again")
     assert _written(pools, pool) == before
 
     # What does concern them is written: the same measure moves.
@@ -105,7 +105,7 @@ def test_settled_pool_is_not_written_again(pools: Pools, controllers: Running) -
 
 def _is_looked_after(pools: Pools, pool: str) -> None:
     """Waits for the allocator's first word, which follows the slices."""
-    wait_until(lambda: "mode" in pools.status(pool), what=f"{pool} has a mode", timeout_s=60.0)
+    wait_until(lambda: "mode" in pools.status(pool), what=f"{pool} has a mode")
 
 
 def _written(pools: Pools, pool: str) -> str:
@@ -165,7 +165,7 @@ def test_pods_run_on_slices_of_the_pool_and_those_for_which_none_is_left_are_not
         pools.kubectl("delete", "pods", *mine, "--force", "--grace-period=0")
         return not pools.kubectl("get", "deployments,replicasets,pods", *mine, "--output=name").strip()
 
-    wait_until(gone, what="ctr and its pods are gone", timeout_s=60.0)
+    wait_until(gone, what="ctr and its pods are gone")
     pools.bound("batch", 3)
     pools.placed("batch", Reason.PLACED)
 

@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from builders.processes import is_alive
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from tidegate_localcluster.control_plane import ControlPlane, ControlPlaneOptions
 from tidegate_localcluster.errors import NotReadyError, ProcessDiedError
 from tidegate_localcluster.pki import Pki
-from tidegate_localcluster.process import wait_until
 
 
 @pytest.mark.slow("starts a control plane of its own")
@@ -54,8 +54,7 @@ def test_an_unprivileged_service_account_may_do_nothing(
     kubectl("create", "rolebinding", "reader", *role)
     wait_until(
         lambda: as_nobody.run("get", "secrets", "--namespace", namespace).returncode == 0,
-        description="the role is in effect",
-        timeout_s=30.0,
+        what="the role is in effect",
     )
 
 
@@ -161,6 +160,5 @@ def test_dies_with_a_parent_that_is_killed(
         os.kill(parent.pid, signal.SIGKILL)
     wait_until(
         lambda: not any(is_alive(pid) for pid in pids.values()),
-        description="the parts are gone",
-        timeout_s=30.0,
+        what="the parts are gone",
     )

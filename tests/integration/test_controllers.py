@@ -147,7 +147,6 @@ def test_autoscaler_moves_replicas_through_scale_and_stays_within_what_the_crd_a
     wait_until(
         lambda: children(kubectl, namespace)["Deployment"]["spec"]["replicas"] == 3,
         "the HPA has scaled to its minimum",
-        timeout_s=40.0,
     )
     assert kubectl.json("get", "inference", "ctr", "-n", namespace)["spec"]["replicas"] == 3
     kubectl("delete", "horizontalpodautoscaler", "ctr", "-n", namespace)

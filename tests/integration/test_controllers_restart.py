@@ -56,7 +56,7 @@ def succession(
             with tidegate("controllers", kubeconfig, folder / "second", **settings) as second:
                 assert not second.leads
                 first.process.kill()
-                wait_until(lambda: second.leads, what="the other one leads", timeout_s=60.0)
+                wait_until(lambda: second.leads, what="the other one leads")
                 yield Succession(second, settled, versions, world, decision)
         world.end()
         for made in (room, pools):
@@ -74,7 +74,7 @@ def settle(room: Pools) -> None:
         pods = room.kubectl.json("get", "pods", "-n", room.namespace)["items"]
         return sum("nodeName" in pod["spec"] for pod in pods)
 
-    wait_until(lambda: placed() == INFERENCES, what="all pods have a node", timeout_s=60.0)
+    wait_until(lambda: placed() == INFERENCES, what="all pods have a node")
 
 
 def begin_a_decision(world: Allocated) -> Mapping[str, Any]:
@@ -86,7 +86,7 @@ def begin_a_decision(world: Allocated) -> Mapping[str, Any]:
     world.override("sale", "ctr", floor={"replicas": 3})
     decision = world.decided(batch=1, ctr=3)
     # Nobody ends the batch's pods yet: the first wave is under way, the second cannot begin.
-    wait_until(lambda: world.leaving("batch") == 2, what="two pods of the batch drain", timeout_s=60.0)
+    wait_until(lambda: world.leaving("batch") == 2, what="two pods of the batch drain")
     return decision
 
 
@@ -97,7 +97,6 @@ def test_restart_over_settled_objects_writes_nothing_and_a_successor_repairs(
     wait_until(
         lambda: reconciled(leader) >= INFERENCES,
         what="the new leader has looked at everything",
-        timeout_s=60.0,
     )
     assert resource_versions(kubectl, namespace) == succession.versions
 
@@ -106,7 +105,6 @@ def test_restart_over_settled_objects_writes_nothing_and_a_successor_repairs(
     wait_until(
         lambda: kubectl.run("get", "deployment", "inf-m3", "-n", namespace, "-o", "name").returncode == 0,
         what="the Deployment is back",
-        timeout_s=60.0,
     )
     assert resource_versions(kubectl, namespace) != succession.versions
 
@@ -123,7 +121,7 @@ def test_a_decision_is_carried_on_by_the_next_leader(succession: Succession, kub
 
 def quiet(kubectl: Kubectl, namespace: str) -> Mapping[str, str]:
     """Versions of the objects once all have a status and nothing moves any more."""
-    wait_until(lambda: all_told(kubectl, namespace), what="all have a status", timeout_s=60.0)
+    wait_until(lambda: all_told(kubectl, namespace), what="all have a status")
     return at_rest(lambda: resource_versions(kubectl, namespace), what="what was made for the Inferences")
 
 

@@ -371,7 +371,6 @@ def test_explain_reads_like_a_manual(kubectl: Kubectl, crds: Path, kind: str) ->
     wait_until(
         lambda: "<Object>" in kubectl.run("explain", f"{kind}.spec", "--recursive").stdout,
         what=f"{kind} is explained",
-        timeout_s=60,
     )
     bare = [
         path
@@ -386,7 +385,7 @@ def test_explain_shows_unit_and_default(kubectl: Kubectl) -> None:
         return " ".join(kubectl.run("explain", "modelaccess.spec.routes.timeout").stdout.split())
 
     said = "from 1ms to 1h. Default: 1s."
-    wait_until(lambda: said in explained(), what=f"the timeout is explained {said}", timeout_s=60)
+    wait_until(lambda: said in explained(), what=f"the timeout is explained {said}")
 
 
 def test_applying_the_crds_again_changes_nothing(kubectl: Kubectl, crds: Path) -> None:

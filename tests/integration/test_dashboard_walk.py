@@ -70,7 +70,7 @@ async def test_from_signing_in_to_an_override_that_the_allocator_keeps(
         await page.get_by_role("button", name="Preview").click()
         await expect(page.get_by_role("heading", name="Preview of the override")).to_be_visible()
         await page.get_by_role("button", name="Pin it for 30m").click()
-        await eventually(lambda: len(allocated.overrides()) == 1, what="the override is made", timeout_s=30.0)
+        await eventually(lambda: len(allocated.overrides()) == 1, what="the override is made")
         await expect(page.get_by_text("the walk").first).to_be_visible()
         [override] = allocated.overrides()
         assert (override["spec"]["pin"], override["spec"]["reason"]) == ({"replicas": 1}, "the walk")
@@ -87,7 +87,7 @@ async def test_from_signing_in_to_an_override_that_the_allocator_keeps(
         await page.goto("/overrides")
         await page.get_by_text("End…").first.click()
         await page.get_by_role("button", name="End it now").click()
-        await eventually(lambda: allocated.overrides() == [], what="the override is ended", timeout_s=30.0)
+        await eventually(lambda: allocated.overrides() == [], what="the override is ended")
     finally:
         dashboard_process.forget("walks")
 

@@ -32,9 +32,7 @@ class Faults:
 
     def finds(self, *wanted: tuple[str, str]) -> None:
         """Waits until the controllers have said theirs."""
-        wait_until(
-            lambda: set(wanted) <= self.found(), what=f"{wanted}; found {self.found()}", timeout_s=40.0
-        )
+        wait_until(lambda: set(wanted) <= self.found(), what=f"{wanted}; found {self.found()}")
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def fenced(kubectl: Kubectl, file_namespace: str) -> str:
         kubectl("annotate", "configmap", "child", "-n", file_namespace, "--overwrite", "tidegate.io/epoch=7")
         return "no longer the leader" in written(kubectl, file_namespace, "6")
 
-    wait_until(refused, what="a write of term 6 is refused", timeout_s=30.0)
+    wait_until(refused, what="a write of term 6 is refused")
     return file_namespace
 
 

@@ -155,7 +155,7 @@ def test_specs_belong_to_who_applied_them_and_there_is_no_drift(
         assert {each for each in writers_of(body, "status") if each.startswith("tidegate-")}, name
     assert [body["metadata"]["generation"] for body in live] == generations
     # kubectl reads, and then asks what an apply would change: a status that comes in between is none of that.
-    wait_until(lambda: everything.differences() == "", what="there is no drift", timeout_s=60.0)
+    wait_until(lambda: everything.differences() == "", what="there is no drift")
     assert "applied" in everything.sync()
     assert [body["metadata"]["generation"] for body in everything.live()] == generations
 
@@ -181,15 +181,15 @@ def test_an_action_of_argo_cd_is_acted_on_and_is_no_drift(
         (body,) = access.live()
         return str(body["status"].get("release", {}).get("phase"))
 
-    wait_until(lambda: phase() == "Progressing", what="the release begins", timeout_s=60.0)
+    wait_until(lambda: phase() == "Progressing", what="the release begins")
     (body,) = access.live()
     assert "pause" in actions(body)
     annotations = act(body, "pause")["metadata"]["annotations"]
     changed = yaml.safe_dump({"metadata": {"annotations": annotations}})
     kubectl("patch", "modelaccess", "released", f"-n{namespace}", "--type=merge", f"-p={changed}")
-    wait_until(lambda: phase() == "Paused", what="the release is paused", timeout_s=60.0)
+    wait_until(lambda: phase() == "Paused", what="the release is paused")
 
-    wait_until(lambda: access.differences() == "", what="there is no drift", timeout_s=60.0)
+    wait_until(lambda: access.differences() == "", what="there is no drift")
     access.sync()
     assert phase() == "Paused"
     (body,) = access.live()
@@ -222,7 +222,6 @@ def test_the_real_controllers_statuses_are_read_alike(applied: Callable[..., App
     wait_until(
         lambda: all(wanted == said for _, wanted, said in read()),
         what=f"all are read as they stand: {read()}",
-        timeout_s=60.0,
     )
 
 

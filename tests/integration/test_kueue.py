@@ -60,7 +60,7 @@ def test_a_job_waits_for_quota_in_kueues_words_and_nobody_fights_over_it(
 
     # One that waits takes another number at once, and goes on waiting.
     second.patch({"replicas": 1})
-    wait_until(lambda: second.jobs()[0]["spec"]["parallelism"] == 1, what="it wants one pod", timeout_s=60)
+    wait_until(lambda: second.jobs()[0]["spec"]["parallelism"] == 1, what="it wants one pod")
     assert second.jobs()[0]["spec"]["suspend"] is True
 
     # To its end the first keeps the number of pods that Kueue has admitted; another would stop it.

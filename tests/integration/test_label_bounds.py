@@ -48,7 +48,6 @@ def bounded(kubectl: Kubectl, helm: Path, file_namespace: str) -> Iterator[Kubec
     wait_until(
         lambda: REFUSAL in applied(kubectl, file_namespace, config_map(f"try-{next(tries)}", MANAGED)),
         what="a label of ours is refused",
-        timeout_s=30.0,
     )
     yield kubectl
     for body in (binding, policy):

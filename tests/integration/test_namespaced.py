@@ -54,7 +54,6 @@ class Two:
         wait_until(
             lambda: len(self.children(namespace)) == 2,
             what=f"both children in {namespace}",
-            timeout_s=60.0,
         )
         return self.children(namespace)
 
@@ -102,7 +101,7 @@ def two(
                     tidegate("controllers", kubeconfig, folder, **settings)
                 )
         for release, process in running.items():
-            wait_until(partial(_leads, process), what=f"{release} leads", timeout_s=60.0)
+            wait_until(partial(_leads, process), what=f"{release} leads")
         yield Two(helm_on, running)
     for release in RELEASES:
         helm_on("uninstall", release, f"--namespace={release}-system")
@@ -128,7 +127,7 @@ def test_each_release_leads_by_a_lease_of_its_own_and_serves_its_namespaces(two:
                 access = kubectl.json("get", "modelaccess", "-n", namespace)["items"][0]
                 return access.get("status", {}).get("observedGeneration") == 1
 
-            wait_until(told, what=f"the access of {namespace} has a status", timeout_s=60.0)
+            wait_until(told, what=f"the access of {namespace} has a status")
 
 
 @pytest.mark.no_rerun("another owner's object is changed")
@@ -142,7 +141,6 @@ def test_neither_touches_what_is_the_others_or_nobodys(two: Two) -> None:
     wait_until(
         lambda: two.children("green-models")["Deployment"]["spec"]["replicas"] == 1,
         what="green repairs what is its own",
-        timeout_s=60.0,
     )
     epochs = {
         child["metadata"]["annotations"]["tidegate.io/epoch"]
@@ -166,7 +164,6 @@ def test_neither_asks_for_what_it_may_not_see(two: Two) -> None:
     wait_until(
         lambda: two.children("blue-models").get("Deployment", {}).get("spec", {}).get("replicas") == 2,
         what="two replicas",
-        timeout_s=60.0,
     )
     assert kubectl.json("get", "computepool", "nobodys")["status"] == UNSEEN
     kubectl("delete", "computepool", "nobodys")

@@ -53,7 +53,7 @@ def _applied(kubectl: Kubectl, body: str) -> None:
         done = kubectl.run("apply", "--validate=strict", "-f", "-", stdin=body)
         return done.returncode == 0
 
-    wait_until(taken, what="the API server takes the later field", timeout_s=60)
+    wait_until(taken, what="the API server takes the later field")
 
 
 def _access(name: str, namespace: str, route: str, **fields: Any) -> str:
@@ -95,14 +95,12 @@ def test_an_older_server_routes_what_it_understands_and_goes_on_with_what_it_had
         wait_until(
             lambda: _counted(running, "ModelAccess") == {"in_part": 1},
             what="it is said that one is read in part",
-            timeout_s=60,
         )
 
         _applied(kubectl, _access("kept", namespace, "two", match=NEWER_MATCH))
         wait_until(
             lambda: _counted(running, "ModelAccess") == {"in_part": 1, "as_before": 1},
             what="it is said that one is as before",
-            timeout_s=60,
         )
         kubectl("apply", "-f", "-", stdin=_access("last", namespace, "one"))
         assert has("kept", "one")(scopes.until("the last one is there", has("last", "one")))
@@ -118,11 +116,9 @@ def test_an_older_server_routes_what_it_understands_and_goes_on_with_what_it_had
         wait_until(
             lambda: _counted(running, "ModelAccess") == {"in_part": 1, "not_at_all": 1},
             what="it is said that one is not read at all",
-            timeout_s=60,
         )
         wait_until(
             lambda: _counted(running, "Inference") == {"not_at_all": 1},
             what="an Inference that cannot be read is counted",
-            timeout_s=60,
         )
         assert "spec.tier" in running.log.read_text()

@@ -38,7 +38,6 @@ def node(kubectl: Kubectl, file_namespace: str) -> Iterator[str]:
             in patched(kubectl, name, {"metadata": {"annotations": {"try": str(next(tries))}}})
         ),
         what="an annotation by the controllers is refused",
-        timeout_s=30.0,
     )
     yield name
     for kind in ("node", "clusterrole", "clusterrolebinding"):
@@ -63,7 +62,6 @@ def test_one_taint_of_a_node_may_be_changed(kubectl: Kubectl, node: str) -> None
         wait_until(
             lambda ours=ours: patched(kubectl, node, {"spec": {"taints": [*others(), *ours]}}) == "",
             what=f"our taint becomes {ours}",
-            timeout_s=60.0,
         )
         taints = kubectl.json("get", "node", node)["spec"]["taints"]
         assert [each for each in taints if each["key"] == "tidegate.io/sharing"] == ours
@@ -99,7 +97,7 @@ def test_our_taint_has_no_other_value_and_keeps_no_running_pod(
         return patched(kubectl, node, {"spec": {"taints": [*taints, {**TAINT[0], **taint}]}})
 
     refusal = "has the value Quarantined and the effect NoSchedule"
-    wait_until(lambda: refusal in said(), what=f"the taint with {taint} is refused", timeout_s=60.0)
+    wait_until(lambda: refusal in said(), what=f"the taint with {taint} is refused")
     taints = kubectl.json("get", "node", node)["spec"]["taints"]
     assert [each for each in taints if each["key"] == "tidegate.io/sharing"] == []
 
@@ -133,7 +131,6 @@ def test_only_pods_of_the_mps_daemon_may_be_deleted(kubectl: Kubectl, file_names
     wait_until(
         lambda: refusal in deleted("stranger", file_namespace, {}),
         what="the policy of pods is in force",
-        timeout_s=30.0,
     )
     assert refusal in deleted("stranger", PLUGIN, {})
     assert refusal in deleted("ours", file_namespace, {"app.kubernetes.io/managed-by": "tidegate"})

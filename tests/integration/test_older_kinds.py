@@ -30,7 +30,7 @@ def newer(kubectl: Kubectl, namespace: str) -> Iterator[Any]:
     def made() -> bool:
         return kubectl.run("apply", "-n", namespace, "--filename=-", stdin=sent).returncode == 0
 
-    wait_until(made, what="the API server knows the later field", timeout_s=60)
+    wait_until(made, what="the API server knows the later field")
     yield kubectl.json("get", "inference/double", "-n", namespace)
     # Where the test has not taken it out itself.
     kubectl.run("patch", "crd", CRD, "--type=json", "-p", _patch("remove"))

@@ -34,11 +34,10 @@ def name(kubectl: Kubectl, namespace: str) -> Iterator[str]:
     def in_force() -> bool:
         return "at most 7 days" in applied(kubectl, namespace, "alice", days=8)
 
-    wait_until(in_force, what="the policies are in force", timeout_s=30.0)
+    wait_until(in_force, what="the policies are in force")
     wait_until(
         lambda: (applied(kubectl, namespace, "alice"), author(kubectl, namespace))[1] == "alice",
         what="the author is written down",
-        timeout_s=30.0,
     )
     yield namespace
     for what in ("computeoverride", "clusterrole"):

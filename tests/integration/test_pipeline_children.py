@@ -69,7 +69,6 @@ class Scene:
         wait_until(
             lambda: ready().get("reason") == reason,
             what=f"Ready says {reason}, not {ready()}",
-            timeout_s=60.0,
         )
         return str(ready()["message"])
 
@@ -80,7 +79,6 @@ class Scene:
         wait_until(
             lambda: {kind: len(names) for kind, names in self.children().items()} == expected,
             what=f"{deployments} pipelines have their children, not {self.children()}",
-            timeout_s=60.0,
         )
 
 

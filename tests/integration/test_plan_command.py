@@ -32,6 +32,6 @@ def test_what_if_answers_as_the_allocator_would_and_moves_nothing(
     assert "has not looked at a ComputePool no-such-pool" in said
     # What it says is what the allocator does when it becomes true.
     allocated.model("batch", 0, SLICES, tier="offline")
-    wait_until(lambda: len(allocated.decisions()) > decided, what="it is decided as was said", timeout_s=30.0)
+    wait_until(lambda: len(allocated.decisions()) > decided, what="it is decided as was said")
     [move] = allocated.decisions()[0]["spec"]["moves"]
     assert (move["inference"], move["from"], move["to"]) == (batch, 2, SLICES)

@@ -48,7 +48,6 @@ def pods(kubectl: Kubectl, file_namespace: str) -> Iterator[str]:
     wait_until(
         lambda: NOTHING_ELSE in patched(kubectl, file_namespace, "theirs", annotations={COST: "-1"}),
         what="the policy is in force",
-        timeout_s=30.0,
     )
     yield file_namespace
     for kind in ("clusterrole", "clusterrolebinding"):

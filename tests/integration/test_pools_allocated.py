@@ -51,7 +51,7 @@ class World:
             self.allocated.kubelet(_ADDRESSES)
             return str(self.status().get("poolSummary"))
 
-        wait_until(lambda: found() == summary, what=f"{summary}: {self.status()}", timeout_s=60.0)
+        wait_until(lambda: found() == summary, what=f"{summary}: {self.status()}")
 
     def parts(self) -> Mapping[str, int]:
         """What was decided, by pool."""

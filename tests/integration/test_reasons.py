@@ -49,7 +49,6 @@ class Objects:
         wait_until(
             lambda: self.condition(kind, name, type_).get("reason") == reason,
             what=f"{type_} of {kind} {name} says {reason}; it says {self.condition(kind, name, type_)}",
-            timeout_s=60.0,
         )
         return str(self.condition(kind, name, type_)["message"])
 
@@ -74,7 +73,6 @@ def test_spec_that_an_older_crd_let_in_is_refused_by_name_and_mended_by_itself(
                 == 0
             ),
             what="the API server takes it",
-            timeout_s=60.0,
         )
         said = objects.says("inference", "ctr", Reason.INVALID_SPEC)
     assert "spec.batching.maxQueueDelay" in said
@@ -114,7 +112,6 @@ def test_quota_is_told_in_the_api_servers_words_and_fewer_replicas_are_enough(ob
             .get("used")
         ),
         what="the quota counts",
-        timeout_s=60.0,
     )
     objects.apply(inference_body(replicas=2))
     assert "exceeded quota: small" in objects.says("inference", "ctr", Reason.CHILD_REFUSED)
@@ -153,7 +150,7 @@ def test_pod_that_fits_nowhere_names_the_figures_and_an_agent_that_is_not_there_
             assert words in said
 
         objects.patch("inference", "ctr", {"resources": {"memory": "1Gi"}})
-        wait_until(lambda: bool(_placed(objects)), what="the smaller pod has a node", timeout_s=60.0)
+        wait_until(lambda: bool(_placed(objects)), what="the smaller pod has a node")
         # At this address nobody listens.
         objects.kubectl.report_pod(_placed(objects)[0], objects.namespace, address="127.0.0.3")
         assert "port 8443" in objects.says("inference", "ctr", Reason.AGENT_UNREACHABLE)
@@ -167,7 +164,7 @@ def _node(kubectl: Kubectl) -> Iterator[None]:
         return [each["name"] for each in known if each["namespace"].startswith("test-")]
 
     # Pods of the tests before go seconds after their namespaces were deleted: until then the node would be theirs.
-    wait_until(lambda: not waiting(), what="no pod of another test wants the node", timeout_s=60.0)
+    wait_until(lambda: not waiting(), what="no pod of another test wants the node")
     room = {"cpu": "4", "memory": "8Gi", "pods": "10"}
     status = {
         "capacity": room,

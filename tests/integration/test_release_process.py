@@ -81,7 +81,7 @@ def gateway_pod(kubectl: Kubectl, crds: Path) -> Iterator[None]:
     """A ready pod of the gateways, as far as the API server knows."""
     del crds
     kubectl.run("create", "namespace", SYSTEM_NAMESPACE)
-    wait_for_account(kubectl, SYSTEM_NAMESPACE, timeout_s=60.0)
+    wait_for_account(kubectl, SYSTEM_NAMESPACE)
     labels = {"app.kubernetes.io/instance": "tidegate", "app.kubernetes.io/component": "gateway"}
     pod = {
         "apiVersion": "v1",
@@ -123,7 +123,7 @@ class Release:
             "metadata": {"name": "v4", "labels": {MANAGED_BY: MANAGER, INFERENCE_LABEL: "v4"}},
             "spec": {"containers": [{"name": "triton", "image": "none"}]},
         }
-        wait_for_account(self.kubectl, self.namespace, timeout_s=60.0)
+        wait_for_account(self.kubectl, self.namespace)
         self.kubectl.apply(pod, namespace=self.namespace)
         self.kubectl.report_pod("v4", self.namespace, address="127.0.0.87")
 
@@ -145,14 +145,12 @@ class Release:
         wait_until(
             lambda: self.status.get("step", 0) >= step,
             what=f"the release gets on to step {step}",
-            timeout_s=60.0,
         )
 
     def ends(self, phase: str) -> None:
         wait_until(
             lambda: self.status.get("phase") in {phase, "RolledBack"},
             what=f"the release is {phase}",
-            timeout_s=60.0,
         )
 
 
@@ -202,7 +200,6 @@ def test_whenever_it_is_killed_the_end_is_the_same(
             wait_until(
                 lambda: any(reason == ended for reason, _ in release.told),
                 what=f"{ended} is told",
-                timeout_s=30,
             )
     assert (status["phase"], status["weight"]) == (phase, 100 if phase == "Promoted" else 0)
     # What was written right before a kill may lack its event; nothing is told twice.

@@ -76,7 +76,7 @@ def serve(kubectl: Kubectl, namespace: str, name: str, address: str) -> None:
         "metadata": {"name": name, "labels": {MANAGED_BY: MANAGER, INFERENCE_LABEL: name}},
         "spec": {"containers": [{"name": "triton", "image": "none"}]},
     }
-    wait_for_account(kubectl, namespace, timeout_s=60.0)
+    wait_for_account(kubectl, namespace)
     kubectl.apply(pod, namespace=namespace)
     kubectl.report_pod(name, namespace, address=address)
 
@@ -121,19 +121,18 @@ async def test_requests_reach_a_model_of_another_namespace_while_it_is_shared(
         call(kubectl, stranger, f"{shop}/ctr")
         async with following(gateway, kubeconfig) as client:
             answers = partial(is_answered, client)
-            await eventually(lambda: answers(namespace, "own"), "the fallback answers", timeout_s=60.0)
+            await eventually(lambda: answers(namespace, "own"), "the fallback answers")
             assert shared.inferences == 0
             message = await eventually(
                 lambda: find_ready(kubectl, namespace, Reason.TARGET_NOT_FOUND),
                 "it is refused",
-                timeout_s=60.0,
             )
             assert message.endswith(
                 f"with kubectl annotate inference ctr -n {shop} tidegate.io/shared-with={namespace}"
             )
 
             await share(kubectl, shop, namespace)
-            await eventually(lambda: answers(namespace, "shared"), "the model answers", timeout_s=60.0)
+            await eventually(lambda: answers(namespace, "shared"), "the model answers")
             # Its own counts of the model and the gateway's under the model's name are those of what was sent.
             before = shared.inferences, own.inferences
             assert [await find_answer(client, namespace) for _ in range(10)] == ["shared"] * 10
@@ -143,17 +142,17 @@ async def test_requests_reach_a_model_of_another_namespace_while_it_is_shared(
             async def count_all() -> bool:
                 return await gateway.envoy.stat(counted) == shared.inferences
 
-            await eventually(count_all, "the gateway counts them", timeout_s=60.0)
+            await eventually(count_all, "the gateway counts them")
             # A third namespace does not get in, whatever the others may.
             assert await find_answer(client, stranger) == "UNAVAILABLE"
 
             await share(kubectl, shop, stranger)
-            await eventually(lambda: answers(namespace, "own"), "the fallback answers again", timeout_s=60.0)
+            await eventually(lambda: answers(namespace, "own"), "the fallback answers again")
             withdrawn = shared.inferences
             assert [await find_answer(client, namespace) for _ in range(10)] == ["own"] * 10
             assert shared.inferences == withdrawn
-            await eventually(lambda: answers(stranger, "shared"), "the other gets in", timeout_s=60.0)
+            await eventually(lambda: answers(stranger, "shared"), "the other gets in")
 
             await share(kubectl, shop, namespace, stranger)
-            await eventually(lambda: answers(namespace, "shared"), "it is given again", timeout_s=60.0)
+            await eventually(lambda: answers(namespace, "shared"), "it is given again")
             assert await find_answer(client, stranger) == "shared"

@@ -86,7 +86,6 @@ def come(receiver: SpanReceiver, name: str, **attributes: object) -> Received:
     wait_until(
         lambda: bool(receiver.named(name, **attributes)),
         what=f"a span '{name}' with {attributes} has come",
-        timeout_s=40.0,
     )
     return receiver.named(name, **attributes)[-1]
 
@@ -118,7 +117,6 @@ def test_a_decision_leads_to_its_pods_and_to_the_gateways(
     wait_until(
         lambda: any(span.span == decided.parent for span in receiver.named("reconcile")),
         what="the reconcile that decided comes",
-        timeout_s=30.0,
     )
     pass_ = next(span for span in receiver.named("reconcile") if span.span == decided.parent)
     assert pass_.attributes["tidegate.queue"] == "allocator"

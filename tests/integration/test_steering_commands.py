@@ -56,7 +56,6 @@ def test_a_held_pool_says_so_and_moves_only_once_it_is_resumed(
     wait_until(
         lambda: allocated.pools.status(pool).get("mode") == "Hold",
         what="the allocator holds the pool",
-        timeout_s=30.0,
     )
     allocated.model("batch", 0, 4, tier="offline")
     looks_again(controllers, pool)

@@ -78,7 +78,7 @@ class Warm:
             }
             return {name: read[name]() for name in wanted}
 
-        wait_until(lambda: found() == wanted, what=f"{wanted}; it is {found()}", timeout_s=40.0)
+        wait_until(lambda: found() == wanted, what=f"{wanted}; it is {found()}")
 
 
 @pytest.fixture
@@ -129,14 +129,13 @@ def test_a_spare_takes_the_place_of_a_pod_that_fails_also_where_nothing_is_to_mo
     wait_until(
         lambda: warm.allocated.pools.status(warm.allocated.pool).get("mode") == "Hold",
         what="the pool is held",
-        timeout_s=60.0,
     )
     said = len(warm.allocated.decisions())
     for pod in sorted(warm.names()):
         # Whichever of the two serves: when one fails the other one is there, and with both gone nobody is.
         warm.kubectl.report_pod(pod, warm.namespace, ready=False)
-        wait_until(lambda: warm.inference().get("readyReplicas") == 1, what="one is ready", timeout_s=60.0)
-        wait_until(lambda: warm.endpoints() == 1, what="one serves", timeout_s=60.0)
+        wait_until(lambda: warm.inference().get("readyReplicas") == 1, what="one is ready")
+        wait_until(lambda: warm.endpoints() == 1, what="one serves")
         assert warm.inference()["spareReplicas"] == 0
         warm.kubectl.report_pod(pod, warm.namespace)
         warm.until({"readyReplicas": 2, "endpoints": 1})

@@ -124,5 +124,5 @@ async def _answers(client: KubeClient) -> None:
             return False
         return True
 
-    await eventually(applied, what="the API server takes writes", timeout_s=30)
+    await eventually(applied, what="the API server takes writes")
     assert await client.get(NAMESPACE, ObjectKey("", "default"))

@@ -109,7 +109,7 @@ def test_a_process_that_is_told_to_stop_ends_its_streams_in_good_order(
         with pytest.raises(StopIteration):
             stream.next()
         assert stream.call.code() is grpc.StatusCode.OK
-        wait_until(lambda: running.process.poll() is not None, what="the process has ended", timeout_s=60)
+        wait_until(lambda: running.process.poll() is not None, what="the process has ended")
         assert running.process.returncode == 0
 
 
@@ -194,7 +194,6 @@ def test_keys_follow_their_secret_and_are_in_no_log(kubectl: Kubectl, served: Se
     wait_until(
         lambda: served.programmed(namespace) == [(host, Reason.CREDENTIALS_INVALID)],
         what="an unfit one is left out",
-        timeout_s=30.0,
     )
     kubectl("label", "secret", "callers", "-n", namespace, "tidegate.io/auth-")
     follow("a Secret that is not for us is not read", [], Reason.CREDENTIALS_NOT_READABLE)
@@ -268,9 +267,7 @@ def test_keys_from_an_address_are_there_with_the_first_routes_and_where_not_the_
             assert reported(running.report_port, namespace) == [(unlisted, Reason.CREDENTIALS_NOT_READABLE)]
             # One that comes later is asked for when it comes.
             access("unlisted", login.host)
-            wait_until(
-                lambda: reported(running.report_port, namespace) == [], what="it is open", timeout_s=30.0
-            )
+            wait_until(lambda: reported(running.report_port, namespace) == [], what="it is open")
 
 
 def tls_secret(pair: Pair) -> str:
@@ -312,10 +309,10 @@ def test_certificates_of_the_tls_port_follow_their_secret(
     assert chain(secrets.next()) == second.chain
 
     apply(stdin=tls_secret(expired))
-    wait_until(lambda: not usable(), what="the expired one is noticed", timeout_s=30.0)
+    wait_until(lambda: not usable(), what="the expired one is noticed")
     assert "has expired" in (problem() or "")
     kubectl("delete", "secret", "front", "-n", SYSTEM_NAMESPACE)
-    wait_until(lambda: "no such" in (problem() or ""), what="the loss is noticed", timeout_s=30.0)
+    wait_until(lambda: "no such" in (problem() or ""), what="the loss is noticed")
     # Had either of them been sent, it would come before this one.
     apply(stdin=tls_secret(first))
     assert chain(secrets.next()) == first.chain
@@ -359,6 +356,5 @@ def test_client_certificates_count_once_there_is_an_authority_to_check_them_by(
     wait_until(
         lambda: 'gateway_secret_usable{role="clientAuthority",secret="clients"} 0.0' in served.xds.metrics(),
         what="the loss is noticed",
-        timeout_s=30.0,
     )
     assert served.programmed(namespace) == []

@@ -1,4 +1,4 @@
-"""The cluster that several stages share: started beside the stages before them, ended after the last."""
+"""The cluster that several stages share: started at the beginning of the run, ended after the last of them."""
 
 from __future__ import annotations
 

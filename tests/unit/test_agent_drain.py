@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.waiting import ends_in_time
 from tidegate_dataplane.agent import drain
 from tidegate_dataplane.agent.drain import Drain
 
@@ -31,7 +32,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def drained(counts: Counts, *, quiet_s: float = 2.0, limit_s: float = 20.0) -> Drain:
     draining = Drain(counts, quiet_s=quiet_s, limit_s=limit_s, clock=lambda: counts.now_s)
-    async with asyncio.timeout(5):
+    async with ends_in_time("it has drained"):
         await draining.run()
     return draining
 
@@ -150,6 +151,6 @@ async def test_work_that_never_ends_or_fails_does_not_keep_triton(
             clock=lambda counts=counts: counts.now_s,  # type: ignore[misc]
             finish_work=finish_work,
         )
-        async with asyncio.timeout(5):
+        async with ends_in_time("it has drained"):
             await draining.run()
         assert (tmp_path / "drained").exists()

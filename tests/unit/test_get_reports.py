@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference, inference_body
 from builders.release import a_release, released
+from builders.waiting import ends_in_time
 from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.cli.options import OutputFormat, print_report
 from tidegate.kube.kinds import INFERENCE
@@ -163,9 +163,11 @@ async def test_many_changes_within_a_moment_are_one() -> None:
     changes = ChangeFeed(store)
     for version in range(1, 50):
         store.observe("MODIFIED", inference_body("a", metadata={"resourceVersion": str(version)}))
-    first = await asyncio.wait_for(changes.next_changes(), 5.0)
+    async with ends_in_time("the changes come"):
+        first = await changes.next_changes()
     assert list(first) == [ObjectKey("ads", "a")]
     assert first[ObjectKey("ads", "a")] == store.get(ObjectKey("ads", "a"))
     assert await changes.next_changes(within_s=0.01) == {}
     store.observe("DELETED", inference_body("a", metadata={"resourceVersion": "50"}))
-    assert await asyncio.wait_for(changes.next_changes(), 5.0) == {ObjectKey("ads", "a"): None}
+    async with ends_in_time("the deletion comes"):
+        assert await changes.next_changes() == {ObjectKey("ads", "a"): None}

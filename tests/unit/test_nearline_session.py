@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from builders.metrics_page import metric
-from builders.waiting import eventually
+from builders.waiting import ends_in_time, eventually
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.nearline import worker as worker_module
@@ -205,7 +205,7 @@ async def running(
     try:
         yield found[0]
     finally:
-        async with asyncio.timeout(12):
+        async with ends_in_time("the worker ends", timeout_s=12):
             await worker.finish()
 
 
@@ -233,7 +233,7 @@ async def test_a_cancellation_that_is_dropped_holds_up_neither_the_next_session_
             lambda: broker.opened >= 2 and set(broker.settled) == {"a", "b"},
             what="a next session settles both",
         )
-        async with asyncio.timeout(8):
+        async with ends_in_time("the worker ends", timeout_s=8):
             await run.worker.finish()
 
 
@@ -252,7 +252,7 @@ async def test_a_broker_call_that_never_hears_of_its_end_does_not_keep_the_worke
     try:
         async with running(broker) as run:
             await eventually(lambda: bool(broker.asked_for), what="it pulls")
-            async with asyncio.timeout(12):
+            async with ends_in_time("the worker ends", timeout_s=12):
                 await run.worker.finish()
     finally:
         quiet.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
+from builders.waiting import ends_in_time
 from tidegate.api.inference import Inference
 from tidegate.cli.object_names import ObjectName, parse_object_name
 from tidegate.cli.status import wait_until_settled
@@ -418,17 +418,20 @@ async def test_it_waits_until_it_is_settled_and_tells_each_change_once() -> None
 
 async def test_what_is_stalled_for_a_while_is_given_up_and_a_blip_is_not() -> None:
     stalled = Look(stalled=True, line="stalled")
-    found, told = await asyncio.wait_for(waited([Look(), stalled]), 5.0)
+    async with ends_in_time("it is given up"):
+        found, told = await waited([Look(), stalled])
     assert (found.stalled, told) == (True, ["on its way", "stalled"])
     found, _ = await waited([stalled, Look(), stalled, Look(settled=True)], stalled_s=60.0)
     assert found.settled
 
 
 async def test_it_waits_no_longer_than_it_was_told() -> None:
-    found, _ = await asyncio.wait_for(waited([Look()], patience_s=0.05), 5.0)
+    async with ends_in_time("it gives up"):
+        found, _ = await waited([Look()], patience_s=0.05)
     assert not found.settled
     with pytest.raises(ApiUnavailableError):
-        await asyncio.wait_for(waited([Look(error=ApiUnavailableError("away"))], patience_s=0.05), 5.0)
+        async with ends_in_time("it gives up"):
+            await waited([Look(error=ApiUnavailableError("away"))], patience_s=0.05)
     with pytest.raises(PermanentError):
         await waited([Look(), Look(error=PermanentError("deleted"))])
 

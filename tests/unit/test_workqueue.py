@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from builders.fake_clock import FakeClock, settle
-from builders.waiting import eventually
+from builders.waiting import ends_in_time, eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, InvalidSpecError, WrongThreadError
 from tidegate.kube.backoff import Backoff
@@ -262,7 +262,8 @@ async def test_stop_finishes_what_is_in_progress_and_takes_no_more() -> None:
     await settle()
     assert not task.done()
     gate.set()
-    await asyncio.wait_for(task, 1)
+    async with ends_in_time("the queue ends"):
+        await task
     assert bench.calls == [A]
 
 
@@ -271,7 +272,8 @@ async def test_stop_ends_idle_workers_at_once() -> None:
     task = asyncio.create_task(bench.queue.run())
     await settle()
     bench.queue.stop()
-    await asyncio.wait_for(task, 1)
+    async with ends_in_time("idle workers end"):
+        await task
 
 
 async def test_a_cancelled_queue_can_run_again() -> None:
