@@ -57,7 +57,7 @@ from tidegate_controllers.allocator.executor import FIELD_MANAGER
 from tidegate_controllers.manager import AllocatorDependencies, ControllerManager, ManagerDependencies
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.ownership import Ownership
-from tidegate_controllers.proxies import ProxyReports
+from tidegate_controllers.proxies import REPORTED_HOST, ProxyReports
 from tidegate_controllers.release import ReleaseMeasurer
 from tidegate_controllers.sharing import GpuSharing, MpsDaemons
 from tidegate_controllers.signals import make_route_index, make_signal_watch
@@ -158,7 +158,8 @@ class ControllersFactory:
     def register_metrics(self, dependencies: ManagerDependencies, is_leading: Callable[[], bool]) -> None:
         """Register the metrics of the caches and of the objects in them."""
         stores = self.stores
-        show_left_out(self.registry, (*stores, *dependencies.occupancy.own_stores))
+        watched = (*stores, *dependencies.occupancy.own_stores)
+        show_left_out(self.registry, watched, {REPORTED_HOST: dependencies.proxies.left_out})
         show_leader(self.registry, is_leading)
         self.registry.register(ObjectMetrics(stores.custom_stores(), is_leading))
         priced_routes = make_route_index(stores, is_priced)

@@ -10,6 +10,7 @@ import aiohttp
 import structlog
 
 from tidegate.api.meta import ObjectKey
+from tidegate.errors import describe_without_message
 from tidegate.planning.access.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.xds.report import ProgrammedReport, ReportedProxy, ReportedRefusal, from_json, merge_proxies
@@ -23,6 +24,9 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=2)
 _PATH: Final = "/v2/programmed"
 _MAX_REPORT_BYTES: Final = 64 << 20
 """Thirty times the report of 10,000 objects."""
+
+REPORTED_HOST: Final = "ReportedHost"
+"""What the log and the metric of left-out objects call a host in a report."""
 
 _NO_PROXY: Final = ReportedProxy(node="")
 """A proxy that does not exist."""
@@ -42,6 +46,8 @@ class ProxyReports:
         self._proxies: tuple[ReportedProxy, ...] | None = None
         self._refusals: Mapping[str, frozenset[ReportedRefusal]] = {}
         self._subscribers: defaultdict[HostKind, list[Callable[[ObjectKey], None]]] = defaultdict(list)
+        self.left_out: dict[str, str] = {}
+        """Reported hosts whose objects could not be notified, such as those of a kind that only a newer version has, with the problem."""
 
     def subscribe(self, kind: HostKind, subscriber: Callable[[ObjectKey], None]) -> None:
         """Call `subscriber` with the key of every object of `kind` for which a proxy's report changes."""
@@ -125,9 +131,27 @@ class ProxyReports:
 
     def _notify_subscribers(self, names: Iterable[str]) -> None:
         for name in names:
-            host = HostKey.parse(name)
-            for subscriber in self._subscribers[host.kind]:
-                subscriber(host.object)
+            try:
+                host = HostKey.parse(name)
+                for subscriber in self._subscribers[host.kind]:
+                    subscriber(host.object)
+            except Exception as error:  # noqa: BLE001  one object's exception stays with that object
+                self._leave_out(name, describe_without_message(error))
+            else:
+                self.left_out.pop(name, None)
+
+    def _leave_out(self, name: str, problem: str) -> None:
+        if self.left_out.get(name) != problem:
+            log.warning("object_left_out", kind=REPORTED_HOST, key=name, why=problem)
+        if self._is_reported(name):
+            self.left_out[name] = problem
+        else:
+            self.left_out.pop(name, None)
+
+    def _is_reported(self, name: str) -> bool:
+        return name in self._refusals or any(
+            name in proxy.hosts or name in proxy.refused for proxy in self._proxies or ()
+        )
 
 
 def _make_view(proxy: ReportedProxy, name: str, uid: str) -> ProxyView:

@@ -14,8 +14,9 @@ from tidegate.exporters.allocator import AllocatorMetrics
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import INFERENCE
+from tidegate.kube.store import ObjectStore
 from tidegate.kube.transport import ApiRequest
-from tidegate.runtime.process_metrics import ProcessMetrics, show_leader
+from tidegate.runtime.process_metrics import ProcessMetrics, show_leader, show_left_out
 
 CTR = ObjectKey("ads", "ctr")
 
@@ -156,3 +157,23 @@ def test_a_pool_without_anything_to_decide_is_not_late() -> None:
     metrics.hide_pool("gpu-a")
     metrics.forget_pool("gpu-a")
     assert gauges(registry) == {}
+
+
+def test_what_is_left_out_of_caches_and_of_reports_is_counted_in_one_metric() -> None:
+    registry, store, reported = CollectorRegistry(), ObjectStore(INFERENCE), dict[str, str]()
+
+    def refuse(_: ObjectKey) -> None:
+        raise ArithmeticError
+
+    store.subscribe(refuse)
+    show_left_out(registry, [store], {"ReportedHost": reported})
+
+    def count(kind: str) -> float | None:
+        return registry.get_sample_value("tidegate_cache_objects_left_out", {"kind": kind})
+
+    assert (count("Inference"), count("ReportedHost")) == (0, 0)
+    store.observe("ADDED", {"metadata": {"namespace": "ads", "name": "ctr"}})
+    reported["ranking/ads/ctr"] = "ValueError"
+    assert (count("Inference"), count("ReportedHost")) == (1, 1)
+    reported.clear()
+    assert (count("Inference"), count("ReportedHost")) == (1, 0)

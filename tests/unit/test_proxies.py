@@ -131,3 +131,70 @@ def test_endpoints_that_arrive_later_wake_the_object_and_nobody_of_another_kind(
     assert proxies.view_object(HOST, UID) == (ProxyView("a", 1),)
     assert woken == [KEY]
     assert others == []
+
+
+NEWER = "ranking/ads/ctr"
+"""A host of a kind that only a newer xDS server has."""
+
+
+def a_newer_report(generation: int) -> ProgrammedReport:
+    (proxy,) = a_report("a", generation).proxies
+    host = ReportedHost(uid="uid-2", generation=generation)
+    hosts = {NEWER: host, **proxy.hosts}
+    return ProgrammedReport(revision="r", proxies=(proxy.model_copy(update={"hosts": hosts}),))
+
+
+def test_a_newer_xds_server_that_reports_another_kind_of_host_stops_no_access() -> None:
+    proxies, woken = listening()
+
+    proxies.take_reports({"x1": a_newer_report(1)})
+    proxies.take_reports({"x1": a_newer_report(2)})
+
+    assert woken == [KEY, KEY]
+    assert proxies.view_object(HOST, UID) == (ProxyView("a", 2),)
+    assert list(proxies.left_out) == [NEWER]
+    assert proxies.left_out[NEWER].startswith("ValueError at ")
+
+
+def test_a_host_that_was_left_out_does_not_count_once_no_server_reports_it() -> None:
+    proxies, woken = listening()
+    proxies.take_reports({"x1": a_newer_report(1)})
+    assert woken == [KEY]
+
+    proxies.take_reports({"x1": a_report("a", 1)})
+
+    assert (woken, proxies.left_out) == ([KEY], {})
+
+
+def test_a_refusal_of_another_kind_of_host_stops_no_access_and_counts_while_it_is_reported() -> None:
+    proxies, woken = listening()
+    reason = Reason.CREDENTIALS_INVALID
+    refusals = tuple(ReportedRefusal(host=host, uid=UID, reason=reason) for host in (NEWER, str(HOST)))
+    quiet = a_report("a", 1)
+
+    proxies.take_reports({"x1": quiet.model_copy(update={"refusals": refusals})})
+    assert woken == [KEY, KEY]
+    assert list(proxies.left_out) == [NEWER]
+    assert proxies.list_refusals(HOST, UID) == (refusals[1],)
+
+    proxies.take_reports({"x1": quiet})
+    assert proxies.left_out == {}
+
+
+def test_an_exception_about_one_object_reaches_no_other() -> None:
+    proxies, woken = ProxyReports(tuple), list[ObjectKey]()
+    other = HostKey(HostKind.ACCESS, ObjectKey("ads", "other"))
+
+    def wake(key: ObjectKey) -> None:
+        if key == other.object:
+            raise ArithmeticError
+        woken.append(key)
+
+    proxies.subscribe(HostKind.ACCESS, wake)
+    (proxy,) = a_report("a", 1).proxies
+    both = proxy.model_copy(update={"hosts": {str(other): ReportedHost(uid="uid-2"), **proxy.hosts}})
+
+    proxies.take_reports({"x1": ProgrammedReport(revision="r", proxies=(both,))})
+
+    assert woken == [KEY]
+    assert list(proxies.left_out) == [str(other)]

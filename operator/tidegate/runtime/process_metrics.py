@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -63,14 +64,23 @@ class ProcessMetrics:
         self._write_seconds.labels(write.verb).observe(write.seconds)
 
 
-def show_left_out(registry: CollectorRegistry, stores: Iterable[ObjectStore]) -> None:
-    """Export the number of left-out objects of each kind in `stores`; it is read on every scrape."""
+def show_left_out(
+    registry: CollectorRegistry,
+    stores: Iterable[ObjectStore],
+    collections: Mapping[str, Collection[object]] = MappingProxyType({}),
+) -> None:
+    """Export the number of left-out objects of each kind in `stores`; it is read on every scrape.
+
+    `collections` have what is left out elsewhere, by the value of the label `kind`.
+    """
     by_kind: dict[str, list[ObjectStore]] = {}
     for store in stores:
         by_kind.setdefault(store.kind.kind, []).append(store)
     gauge = _LEFT_OUT.register(registry)
     for kind, stores in by_kind.items():
         gauge.labels(kind).set_function(partial(_count_left_out, stores))
+    for kind, left_out in collections.items():
+        gauge.labels(kind).set_function(partial(len, left_out))
 
 
 def _count_left_out(stores: Sequence[ObjectStore]) -> float:
