@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -19,6 +20,7 @@ from tidegate.kube.fence import Fence
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.port import ClusterApi
+from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.features.feature_jobs import list_used_features
 from tidegate.planning.features.shared_features import list_shared_keys
@@ -38,8 +40,8 @@ from tidegate_controllers.allocator.pool_groups import AllocationSolver
 from tidegate_controllers.allocator.reconciler import AllocationResults, Allocator
 from tidegate_controllers.allocator.solver import DemandSource, PoolSolver
 from tidegate_controllers.applier import Applier
-from tidegate_controllers.left_out_events import report_left_out
 from tidegate_controllers.node_capacity import NodeCapacityReader
+from tidegate_controllers.object_events import report_crash, report_left_out
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolSources
 from tidegate_controllers.proxies import ProxyReports
@@ -135,7 +137,11 @@ class ControllerManager:
         metrics = QueueMetrics(registry)
 
         def queue(
-            name: str, reconcile: Reconcile, workers: int = workers, begun: HasBegun = lambda _: True
+            name: str,
+            store: ObjectStore,
+            reconcile: Reconcile,
+            workers: int = workers,
+            begun: HasBegun = lambda _: True,
         ) -> WorkQueue:
             settings = QueueSettings(workers=workers)
             return WorkQueue(
@@ -146,21 +152,40 @@ class ControllerManager:
                 settings=settings,
                 spans=parts.spans,
                 begun=begun,
+                report_crash=partial(report_crash, parts.cluster, store, name),
             )
 
+        stores = parts.stores
         self.queues = WorkQueues(
             inferences=queue(
                 "inference",
+                stores.inferences,
                 lambda key: self._current.get().inference.reconcile(key),
-                begun=lambda key: parts.stores.has_workload(INFERENCE_LABEL, key),
+                begun=lambda key: stores.has_workload(INFERENCE_LABEL, key),
             ),
-            features=queue("feature-compute", lambda key: self._current.get().features.reconcile(key)),
-            accesses=queue("model-access", lambda key: self._current.get().access.reconcile(key)),
-            pools=queue("compute-pool", lambda key: self._current.get().pool.reconcile(key)),
-            spares=queue("shared-spares", lambda key: self._current.get().spares.reconcile_spares(key), 1),
+            features=queue(
+                "feature-compute", stores.features, lambda key: self._current.get().features.reconcile(key)
+            ),
+            accesses=queue(
+                "model-access", stores.accesses, lambda key: self._current.get().access.reconcile(key)
+            ),
+            pools=queue("compute-pool", stores.pools, lambda key: self._current.get().pool.reconcile(key)),
+            spares=queue(
+                "shared-spares",
+                stores.pools,
+                lambda key: self._current.get().spares.reconcile_spares(key),
+                1,
+            ),
             # The solver takes one input at a time.
-            allocators=queue("allocator", lambda key: self._current.get().allocator.reconcile(key), 1),
-            overrides=queue("compute-override", lambda key: self._current.get().override.reconcile(key), 1),
+            allocators=queue(
+                "allocator", stores.pools, lambda key: self._current.get().allocator.reconcile(key), 1
+            ),
+            overrides=queue(
+                "compute-override",
+                stores.overrides,
+                lambda key: self._current.get().override.reconcile(key),
+                1,
+            ),
         )
         inferences = TypedCache(Inference, parts.stores.inferences)
         features = TypedCache(FeatureCompute, parts.stores.features)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
 from builders.inference import inference_body
 from builders.waiting import eventually
@@ -26,7 +28,9 @@ from tidegate.kube.port import ClusterApi, EventNote
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.plan import EventType
 from tidegate.runtime.clock import SystemClock
-from tidegate_controllers.left_out_events import report_left_out
+from tidegate.runtime.queue_metrics import QueueMetrics
+from tidegate.runtime.workqueue import WorkQueue
+from tidegate_controllers.object_events import report_crash, report_left_out
 
 pytestmark = pytest.mark.usefixtures("crds")
 
@@ -289,6 +293,41 @@ async def test_who_describes_an_object_that_is_left_out_reads_why(
         await asyncio.wait({task})
     assert "Tidegate cannot read this ConfigMap" in described()
     assert "ValueError at" in described()
+    assert len(await client.list(EVENT, namespace=namespace)) == 1
+
+
+@pytest.mark.produces(Reason.RECONCILE_CRASHED)
+async def test_who_describes_an_object_whose_reconcile_crashes_reads_that_it_is_tried_again(
+    client: KubeClient, kubectl: Kubectl, namespace: str
+) -> None:
+    store, key, attempts = ObjectStore(CONFIG_MAP), ObjectKey(namespace, "odd"), list[ObjectKey]()
+
+    async def reconcile(key: ObjectKey) -> None:
+        attempts.append(key)
+        message = f"password {len(attempts)}"
+        raise ArithmeticError(message)
+
+    metadata = {"name": key.name, "namespace": namespace}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    store.observe("ADDED", await client.apply(body, FENCE))
+    queue = WorkQueue(
+        "inference",
+        reconcile,
+        clock=SystemClock(),
+        metrics=QueueMetrics(CollectorRegistry()),
+        report_crash=partial(report_crash, client, store, "inference"),
+    )
+    task = asyncio.create_task(queue.run())
+    try:
+        queue.add(key)
+        await eventually(lambda: len(attempts) >= 2, what="a second attempt")
+    finally:
+        queue.stop()
+        await task
+    described = kubectl("describe", "configmap", key.name, "--namespace", namespace)
+    assert "ReconcileCrashed" in described
+    assert "unexpected ArithmeticError" in described
+    assert "password" not in described
     assert len(await client.list(EVENT, namespace=namespace)) == 1
 
 

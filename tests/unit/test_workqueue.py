@@ -62,6 +62,8 @@ class Bench:
 
     def __init__(self, workers: int = 2, begun: HasBegun = lambda _: True, **settings: timedelta) -> None:
         self.clock = FakeClock()
+        self.crashes: list[tuple[ObjectKey, str]] = []
+        self.report_fails = False
         self.reconciler = Reconciler(self.clock)
         self.registry = CollectorRegistry()
         self.queue = WorkQueue(
@@ -71,7 +73,13 @@ class Bench:
             metrics=QueueMetrics(self.registry),
             settings=QueueSettings(workers=workers, backoff=NO_JITTER, **settings),
             begun=begun,
+            report_crash=self._report_crash,
         )
+
+    async def _report_crash(self, key: ObjectKey, error: Exception) -> None:
+        self.crashes.append((key, type(error).__name__))
+        if self.report_fails:
+            raise ArithmeticError
 
     @property
     def calls(self) -> list[ObjectKey]:
@@ -184,6 +192,27 @@ async def test_a_bug_in_one_reconcile_does_not_end_the_others() -> None:
         await bench.clock.advance(1)
         assert bench.calls == [A, B, A]
         assert bench.sample("tidegate_reconciles_total", result="crashed") == 1
+
+
+async def test_only_a_crash_is_reported_to_the_owner_of_the_object() -> None:
+    async with running(Bench(workers=1)) as bench:
+        bench.reconciler.answers[A] = [KeyError("bug"), None]
+        bench.reconciler.answers[B] = [ApiUnavailableError("busy"), InvalidSpecError("bad")]
+        for key in (A, B):
+            bench.queue.add(key)
+        await bench.clock.advance(1)
+        assert bench.calls == [A, B, A, B]
+        assert bench.crashes == [(A, "KeyError")]
+
+
+async def test_a_crash_that_cannot_be_reported_is_tried_again_and_stops_no_worker() -> None:
+    async with running(Bench(workers=1)) as bench:
+        bench.report_fails = True
+        bench.reconciler.answers[A] = [KeyError("bug"), None]
+        for key in (A, B):
+            bench.queue.add(key)
+        await bench.clock.advance(1)
+        assert bench.calls == [A, B, A]
 
 
 async def test_a_reconcile_asks_to_look_again() -> None:

@@ -15,6 +15,7 @@ class Reason(StrEnum):
     CHILD_REFUSED = "ChildRefused"
     PREDECESSOR_DELETING = "PredecessorDeleting"
     OBJECT_LEFT_OUT = "ObjectLeftOut"
+    RECONCILE_CRASHED = "ReconcileCrashed"
     # Inference and FeatureCompute: pods
     ALL_REPLICAS_READY = "AllReplicasReady"
     WAITING_FOR_REPLICAS = "WaitingForReplicas"

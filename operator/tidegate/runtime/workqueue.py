@@ -24,6 +24,8 @@ from tidegate.telemetry.tracing import NO_SPAN, Attributes, TraceSpan, start_spa
 Reconcile: TypeAlias = Callable[[ObjectKey], Awaitable[timedelta | None]]
 HasBegun: TypeAlias = Callable[[ObjectKey], bool]
 """Predicate: an earlier reconcile has already created something for the object."""
+ReportCrash: TypeAlias = Callable[[ObjectKey, Exception], Awaitable[None]]
+"""Report an unexpected exception of a reconcile to the owner of its object."""
 
 _BEGUN_IN_A_ROW: Final = 9
 """Number of begun keys that are taken before a fresh one, where both wait."""
@@ -31,6 +33,10 @@ _BEGUN_IN_A_ROW: Final = 9
 _LIVENESS_SLACK: Final = timedelta(minutes=1)
 
 log: Final = structlog.stdlib.get_logger()
+
+
+async def _report_nothing(_key: ObjectKey, _error: Exception) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ class WorkQueue:
         settings: QueueSettings | None = None,
         spans: TraceSpan = NO_SPAN,
         begun: HasBegun = lambda _: True,
+        report_crash: ReportCrash = _report_nothing,
     ) -> None:
         """Create a queue; `spans` is the root of its traces, and `begun` is called when a key is added."""
         self.name: Final = name
@@ -92,6 +99,7 @@ class WorkQueue:
         self._settings = settings or QueueSettings()
         self._thread = ThreadGuard()
         self._begun = begun
+        self._report_crash = report_crash
         self._lanes: dict[str, _NamespaceLane] = {}
         self._waiting_since: dict[ObjectKey, float] = {}
         self._in_progress: dict[ObjectKey, float] = {}
@@ -258,6 +266,7 @@ class WorkQueue:
                 self._count_result(attempt, ReconcileResult.CRASHED, exc)
                 log.error("reconcile_crashed", exc_info=exc)
                 self._retry_later(key, exc)
+                await self._try_to_report(key, exc)
             else:
                 self._failures.pop(key, None)
                 self._count_result(
@@ -287,6 +296,13 @@ class WorkQueue:
             again_in_s=round(delay.total_seconds(), 3),
         )
         self.add_after(key, delay)
+
+    async def _try_to_report(self, key: ObjectKey, error: Exception) -> None:
+        """Report a crash; what raises an exception here as well is logged, so that the worker goes on."""
+        try:
+            await self._report_crash(key, error)
+        except Exception as failure:
+            log.error("crash_not_reported", exc_info=failure)
 
     def _add_due(self, key: ObjectKey) -> None:
         self._timers.pop(key, None)

@@ -44,4 +44,12 @@ MESSAGES: Final = {
         "Look for an absurd value in the object, such as a request for 1e90 cores, and correct it; the message shows where "
         "parsing failed. Please report it with the object, because no content should cause this.",
     ),
+    Reason.RECONCILE_CRASHED: CatalogueMessage(
+        "TG1007",
+        MessageLevel.ERROR,
+        "A reconcile of the object ended with an unexpected exception, which is a bug in Tidegate. The object stays as it was and is "
+        "tried again at growing intervals; other objects are reconciled as usual.",
+        "If it began with a change of this object, revert the change. Please report it with the traceback in the log of the "
+        "controllers (reconcile_crashed), which `tidegate report` collects.",
+    ),
 }
