@@ -17,7 +17,8 @@ from builders.process_registries import REGISTRIES
 from builders.waiting import wait_until
 from fixtures.prometheus import RunningPrometheus
 from fixtures.promtool import asked, played, playing
-from tidegate.telemetry.alerts import ALERTS, Alert
+from tidegate.telemetry.alert import Alert
+from tidegate.telemetry.alerts import ALERTS
 from tidegate.telemetry.recording_rules import render_recording_rules
 
 FILES = Path(__file__).parents[2] / "charts" / "tidegate" / "files"

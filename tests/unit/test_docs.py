@@ -24,7 +24,8 @@ from tidegate.reference.metrics import METRIC_SECTIONS
 from tidegate.reference.settings import render_settings_page
 from tidegate.settings import ControlPlaneSettings
 from tidegate.telemetry import recording_rules as recorded
-from tidegate.telemetry.alerts import ALERTS, RUNBOOK_BASE_URL
+from tidegate.telemetry.alert import RUNBOOK_BASE_URL
+from tidegate.telemetry.alerts import ALERTS
 from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.contract.metrics import Metric
 

@@ -6,7 +6,8 @@ import re
 from typing import Final
 
 from tidegate.reference.markdown import render_notice, render_table
-from tidegate.telemetry.alerts import ALERTS, GROUPS, Alert
+from tidegate.telemetry.alert import Alert
+from tidegate.telemetry.alerts import ALERTS, GROUPS
 
 _HEAD: Final = """# Runbooks
 

@@ -2,76 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
+from tidegate.telemetry.alert import ALERT_PREFIX, LEADER_CHANGE, Alert, Severity
+from tidegate.telemetry.process_alerts import CONTROLLERS, GATEWAYS
 from tidegate.telemetry.recording_rules import BAD_REQUESTS, INTERVAL_S, burn_rate_series
-from tidegate.telemetry.scope import OWN_ROUTES, object_series, own_model_series, own_pod_series
+from tidegate.telemetry.scope import OWN_ROUTES, object_series, own_model_series
 
-RUNBOOK_BASE_URL: Final = "https://runbooks.invalid"
-"""Placeholder for the address of the runbooks; the chart replaces it by metrics.rules.runbookBase."""
-ALERT_PREFIX: Final = "Tidegate"
 _BY: Final = "namespace, inference"
 # Agents do not know the owner of their pod; the names of pods begin with the name of their Deployment or Job.
 _WORKLOAD: Final = 'label_replace({}, "workload", "$1", "pod", "(.+)-[^-]+-[^-]+")'
 _FEATURES: Final = 'label_replace({}, "features", "$1", "pod", "fc-(.+)-[^-]+-[^-]+")'
 _BY_FEATURES: Final = "by (namespace, features)"
 _BY_SOURCE: Final = "by (namespace, features, source)"
-
-
-_LEADER_CHANGE: Final = "5m"
-"""Only the leader exports some series: their absence during a change of leader must not resolve an alert."""
-
-
-class Severity(StrEnum):
-    """How soon a person must act."""
-
-    PAGE = "page"
-    """Users are affected, or will be soon: act now."""
-    TICKET = "ticket"
-    """Act within the next working days."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """One alerting rule.
-
-    `hold` is how long the expression must be true before the alert fires, `keep` how long the alert keeps firing after that.
-    `window` distinguishes rules with the same name.
-    """
-
-    name: str
-    expression: str
-    hold: str
-    severity: Severity
-    summary: str
-    description: str
-    window: str = ""
-    keep_firing_for: str = ""
-
-    @property
-    def runbook_name(self) -> str:
-        """Return the name of its runbook: no-leader for TidegateNoLeader."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.name.removeprefix(ALERT_PREFIX)).lower()
-
-    def to_rule(self) -> dict[str, object]:
-        """Return the rule in the form of a Prometheus rules file."""
-        labels = {"severity": self.severity.value, **({"window": self.window} if self.window else {})}
-        return {
-            "alert": self.name,
-            "expr": self.expression,
-            "for": self.hold,
-            **({"keep_firing_for": self.keep_firing_for} if self.keep_firing_for else {}),
-            "labels": labels,
-            "annotations": {
-                "summary": self.summary,
-                "description": self.description,
-                "runbook_url": f"{RUNBOOK_BASE_URL}/{self.runbook_name}.md",
-            },
-        }
 
 
 def _burn_rate_alert(long: str, short: str, factor: str, hold: str, severity: Severity) -> Alert:
@@ -94,15 +38,6 @@ def _burn_rate_alert(long: str, short: str, factor: str, hold: str, severity: Se
     )
 
 
-def _absence_of(process: str) -> str:
-    """Return an expression that is true when a process ran within the last day and does not now.
-
-    So the alert never fires where the process is not installed.
-    """
-    series = own_pod_series("tidegate_build_info", f'process="{process}"')
-    return f"group(present_over_time({series}[1d])) unless group({series})"
-
-
 _MIN_BY_OBJECT: Final = "min by (kind, namespace, name) "
 _READY_INFERENCE: Final = object_series("tidegate_object_ready", 'kind="Inference"')
 _COMPILE_FAILED: Final = object_series("tidegate_object_compiled", 'kind="Inference",reason="CompileFailed"')
@@ -110,17 +45,6 @@ _READY_OTHER: Final = object_series("tidegate_object_ready", 'kind!="Inference"'
 _TARGET: Final = object_series("tidegate_inference_version", 'state="target"')
 _SERVING: Final = object_series("tidegate_inference_version", 'state="serving"')
 _CREATED: Final = object_series("tidegate_override_created_timestamp_seconds")
-_LEADS: Final = f"{own_pod_series('tidegate_leader')} == 1"
-_RECONCILES: Final = own_pod_series("tidegate_reconciles_total")
-_FAILED: Final = own_pod_series("tidegate_reconciles_total", 'result=~"retried|crashed"')
-_CRASHED: Final = own_pod_series("tidegate_reconciles_total", 'result="crashed"')
-_WRITES: Final = own_pod_series("tidegate_api_writes_total")
-_REFUSED: Final = own_pod_series("tidegate_api_writes_total", 'result=~"refused|unavailable"')
-_PAGES: Final = own_pod_series("tidegate_web_requests_total")
-_BROKEN_PAGES: Final = own_pod_series("tidegate_web_requests_total", 'status=~"5.."')
-_PUSHES: Final = own_pod_series("tidegate_xds_push_seconds_bucket")
-_SECRET_EXPIRES: Final = own_pod_series("tidegate_xds_gateway_secret_expires_timestamp_seconds")
-_SERVER_EXPIRES: Final = own_pod_series("tidegate_xds_server_certificate_expires_timestamp_seconds")
 _GREEDY: Final = 'tidegate_allocator_solves_total{solver="Greedy"}'
 _BACKLOG: Final = _WORKLOAD.format(own_model_series("tidegate_agent_nearline_backlog"))
 _PROCESSED: Final = _WORKLOAD.format(
@@ -175,7 +99,7 @@ OBJECTS: Final = (
         Severity.TICKET,
         "Inference {{ $labels.namespace }}/{{ $labels.name }} is not Ready",
         "Not Ready for 15 minutes. Pods that served before keep serving.",
-        keep_firing_for=_LEADER_CHANGE,
+        keep_firing_for=LEADER_CHANGE,
     ),
     Alert(
         f"{ALERT_PREFIX}ObjectNotReady",
@@ -184,7 +108,7 @@ OBJECTS: Final = (
         Severity.TICKET,
         "{{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} is not Ready",
         "Not Ready for 15 minutes.",
-        keep_firing_for=_LEADER_CHANGE,
+        keep_firing_for=LEADER_CHANGE,
     ),
     Alert(
         f"{ALERT_PREFIX}ObjectStalled",
@@ -193,7 +117,7 @@ OBJECTS: Final = (
         Severity.TICKET,
         "{{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} is stalled",
         "Stalled for one hour. It recovers only when its spec or a referenced object changes.",
-        keep_firing_for=_LEADER_CHANGE,
+        keep_firing_for=LEADER_CHANGE,
     ),
     Alert(
         f"{ALERT_PREFIX}ModelVersionBehind",
@@ -202,7 +126,7 @@ OBJECTS: Final = (
         Severity.TICKET,
         "Inference {{ $labels.namespace }}/{{ $labels.inference }} does not serve its target version",
         "Version {{ $value }} has been the target for 30 minutes, but the pods serve another version or none.",
-        keep_firing_for=_LEADER_CHANGE,
+        keep_firing_for=LEADER_CHANGE,
     ),
     Alert(
         f"{ALERT_PREFIX}NearlineLag",
@@ -269,138 +193,6 @@ OBJECTS: Final = (
 )
 """Unhealthy objects."""
 
-CONTROLLERS: Final = (
-    Alert(
-        f"{ALERT_PREFIX}NoLeader",
-        f"absent({_LEADS})",
-        "2m",
-        Severity.PAGE,
-        "No controllers process is leader",
-        "No object is reconciled and no slices move. Requests are still served.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}QueueStuck",
-        f"max by (queue) ({own_pod_series('tidegate_queue_oldest_seconds')} and on (instance) {_LEADS}) > 300",
-        "5m",
-        Severity.PAGE,
-        "Queue {{ $labels.queue }} is stuck",
-        'Its oldest key has waited {{ $value | printf "%.0f" }} s for a worker.',
-    ),
-    Alert(
-        f"{ALERT_PREFIX}ReconcilesCrash",
-        f"sum by (queue) (increase({_CRASHED}[15m])) > 0",
-        "0s",
-        Severity.TICKET,
-        "Reconciles of queue {{ $labels.queue }} crash",
-        "Unexpected exceptions, which are bugs in Tidegate. The object is retried; the log has the traceback.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}ReconcilesFail",
-        f"sum by (queue) (rate({_FAILED}[15m])) / sum by (queue) (rate({_RECONCILES}[15m])) > 0.5"
-        f" and sum by (queue) (increase({_FAILED}[15m])) > 10",
-        "15m",
-        Severity.TICKET,
-        "Most reconciles of queue {{ $labels.queue }} fail",
-        "{{ $value | humanizePercentage }} of the reconciles in the last 15 minutes failed and were retried.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}ApiWritesFail",
-        f"sum by (resource) (rate({_REFUSED}[10m])) / sum by (resource) (rate({_WRITES}[10m])) > 0.1"
-        f" and sum by (resource) (increase({_REFUSED}[10m])) > 5",
-        "10m",
-        Severity.TICKET,
-        "The API server rejects writes of {{ $labels.resource }}",
-        "{{ $value | humanizePercentage }} of the controllers' writes were refused or got no response.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}WebDown",
-        _absence_of("web"),
-        "10m",
-        Severity.TICKET,
-        "The dashboard is down",
-        "No web process has exported metrics for ten minutes. Only the dashboard and the REST API need one.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}WebErrors",
-        f"sum(rate({_BROKEN_PAGES}[10m])) / sum(rate({_PAGES}[10m])) > 0.05"
-        f" and sum(increase({_BROKEN_PAGES}[10m])) > 5",
-        "10m",
-        Severity.TICKET,
-        "The dashboard returns errors",
-        "{{ $value | humanizePercentage }} of its responses are 5xx.",
-    ),
-)
-"""The operator's own processes."""
-
-GATEWAYS: Final = (
-    Alert(
-        f"{ALERT_PREFIX}XdsDown",
-        f"absent(group({own_pod_series('tidegate_xds_connected_proxies')}))",
-        "5m",
-        Severity.PAGE,
-        "No xDS server is running",
-        "Running gateways keep their configuration; a gateway that starts now gets none.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}GatewayWithoutXds",
-        f"min by (namespace, pod, instance) ({own_pod_series('envoy_control_plane_connected_state')}) == 0",
-        "10m",
-        Severity.TICKET,
-        "Gateway {{ $labels.pod }} is not connected to an xDS server",
-        "It keeps its configuration but gets no changes: no new routes, and no new pods.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}ConfigurationRejected",
-        f"sum by (type) (increase({own_pod_series('tidegate_xds_nacks_total')}[10m])) > 0",
-        "0s",
-        Severity.PAGE,
-        "Gateways reject a configuration",
-        "Envoy rejected (NACK) a resource of type {{ $labels.type }}. The last accepted one stays in effect; changes to it have none.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}ConfigurationSlow",
-        f"histogram_quantile(0.99, sum by (le) (rate({_PUSHES}[10m]))) > 5",
-        "10m",
-        Severity.TICKET,
-        "Changes reach the gateways slowly",
-        'It takes {{ $value | printf "%.1f" }} s (p99) until a gateway has accepted a change.',
-    ),
-    Alert(
-        f"{ALERT_PREFIX}ProxyRefused",
-        f"sum(increase({own_pod_series('tidegate_xds_refused_proxies_total')}[10m])) > 0",
-        "0s",
-        Severity.TICKET,
-        "A client asks for the configuration of another gateway",
-        "Its certificate does not match its node ID: the certificates are wrong, or the client is not a gateway.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}GatewaySecretUnusable",
-        f"min by (secret, role) ({own_pod_series('tidegate_xds_gateway_secret_usable')}) == 0",
-        "10m",
-        Severity.PAGE,
-        "Secret {{ $labels.secret }} of the gateways is unusable",
-        "The TLS port uses the last valid content ({{ $labels.role }}), or stays closed if there was none.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}CertificateExpires",
-        f"min by (secret, role) ({_SECRET_EXPIRES} > 0) - time() < 7 * 86400"
-        f" or min({_SERVER_EXPIRES} > 0) - time() < 7 * 86400",
-        "1h",
-        Severity.TICKET,
-        "The certificate {{ or $labels.secret `of the xDS servers` }} expires soon",
-        "It expires in {{ $value | humanizeDuration }}.",
-    ),
-    Alert(
-        f"{ALERT_PREFIX}IssuerKeysFailing",
-        f"max({own_pod_series('tidegate_xds_issuer_addresses_failing')}) > 0",
-        "15m",
-        Severity.TICKET,
-        "The keys of a token issuer cannot be fetched",
-        "{{ $value }} addresses (spec.auth.jwt.jwksUri) return no keys. Keys fetched earlier stay valid until all xDS servers restart.",
-    ),
-)
-"""Gateways and xDS servers."""
-
 ALLOCATION: Final = (
     Alert(
         f"{ALERT_PREFIX}DecisionsStale",
@@ -412,7 +204,7 @@ ALLOCATION: Final = (
         Severity.TICKET,
         "The allocator makes no decisions for ComputePool {{ $labels.pool }}",
         "The last decision was {{ $value | humanizeDuration }} ago, more than five intervals.",
-        keep_firing_for=_LEADER_CHANGE,
+        keep_firing_for=LEADER_CHANGE,
     ),
     Alert(
         f"{ALERT_PREFIX}CompileFailed",
@@ -421,7 +213,7 @@ ALLOCATION: Final = (
         Severity.TICKET,
         "The graph of Inference {{ $labels.namespace }}/{{ $labels.name }} cannot be compiled",
         "Its version serves as published, without the speed-up.",
-        keep_firing_for=_LEADER_CHANGE,
+        keep_firing_for=LEADER_CHANGE,
     ),
     Alert(
         f"{ALERT_PREFIX}SignalsStale",
@@ -430,7 +222,7 @@ ALLOCATION: Final = (
         Severity.TICKET,
         "The allocator has no fresh demand for ComputePool {{ $labels.name }}",
         "It uses the last known demand and scales no Inference down.",
-        keep_firing_for=_LEADER_CHANGE,
+        keep_firing_for=LEADER_CHANGE,
     ),
     Alert(
         f"{ALERT_PREFIX}SolverFallsBack",
@@ -457,7 +249,7 @@ ALLOCATION: Final = (
         "ComputeOverride {{ $labels.override }} may be forgotten",
         "It has overridden the allocator for {{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} for "
         "{{ $value | humanizeDuration }}.",
-        keep_firing_for=_LEADER_CHANGE,
+        keep_firing_for=LEADER_CHANGE,
     ),
     Alert(
         f"{ALERT_PREFIX}NodesQuarantined",
@@ -466,7 +258,7 @@ ALLOCATION: Final = (
         Severity.TICKET,
         "Nodes of ComputePool {{ $labels.pool }} are quarantined",
         "{{ $value }} nodes have a lasting fault in GPU sharing. They get no new pods until it is repaired.",
-        keep_firing_for=_LEADER_CHANGE,
+        keep_firing_for=LEADER_CHANGE,
     ),
     Alert(
         f"{ALERT_PREFIX}MpsDaemonSilent",
