@@ -522,6 +522,29 @@ _CASES = (
         QUEUE,
     ),
     Case(
+        "TidegateObjectsLeftOut",
+        {'tidegate_cache_objects_left_out{pod="c0",kind="Pod"}': "0x10 1x20 0x30"},
+        {
+            'tidegate_cache_objects_left_out{pod="c0",kind="Pod"}': "0x10 2x3 0x47",
+            'tidegate_cache_objects_left_out{pod="c0",kind="Node"}': "0x60",
+        },
+        20,
+        40,
+        {"kind": "Pod"},
+        "read",
+    ),
+    Case(
+        "TidegateObjectsLeftOut",
+        {
+            'tidegate_xds_objects_failed{pod="x0"}': "0x60",
+            'tidegate_xds_objects_failed{pod="x1"}': "0x10 1x20 0x30",
+        },
+        {'tidegate_xds_objects_failed{pod="x0"}': "0x10 2x3 0x47"},
+        20,
+        40,
+        what="routed",
+    ),
+    Case(
         "TidegateApiWritesFail",
         {
             'tidegate_api_writes_total{resource="pods",verb="apply",result="unavailable"}': climbing(

@@ -13,6 +13,8 @@ _FAILED: Final = own_pod_series("tidegate_reconciles_total", 'result=~"retried|c
 _CRASHED: Final = own_pod_series("tidegate_reconciles_total", 'result="crashed"')
 _WRITES: Final = own_pod_series("tidegate_api_writes_total")
 _REFUSED: Final = own_pod_series("tidegate_api_writes_total", 'result=~"refused|unavailable"')
+_LEFT_OUT: Final = own_pod_series("tidegate_cache_objects_left_out")
+_NOT_ROUTED: Final = own_pod_series("tidegate_xds_objects_failed")
 _PAGES: Final = own_pod_series("tidegate_web_requests_total")
 _BROKEN_PAGES: Final = own_pod_series("tidegate_web_requests_total", 'status=~"5.."')
 _PUSHES: Final = own_pod_series("tidegate_xds_push_seconds_bucket")
@@ -62,6 +64,15 @@ CONTROLLERS: Final = (
         Severity.TICKET,
         "Most reconciles of queue {{ $labels.queue }} fail",
         "{{ $value | humanizePercentage }} of the reconciles in the last 15 minutes failed and were retried.",
+    ),
+    Alert(
+        f"{ALERT_PREFIX}ObjectsLeftOut",
+        f"max by (kind) ({_LEFT_OUT}) > 0 or max({_NOT_ROUTED}) > 0",
+        "5m",
+        Severity.TICKET,
+        "{{ or $labels.kind `Routed` }} objects are left out",
+        "{{ $value }} objects raise an unexpected exception, which is a bug in Tidegate. "
+        "Each stays as it was before, or is ignored; others are not affected.",
     ),
     Alert(
         f"{ALERT_PREFIX}ApiWritesFail",
