@@ -98,10 +98,17 @@ class ManagerDependencies:
     """None if no node agents run."""
     serving: SettingsProvider
     clock: Clock
+    further_stores: tuple[ObjectStore, ...] = ()
+    """Caches that only one of the parts above reads: of autoscalers, and of pods that are not ours to reconcile."""
     sees_nodes: bool = True
     """Whether the process may list the cluster's nodes, to report where resources are free."""
     spans: TraceSpan = NO_SPAN
     """The root of the process's spans."""
+
+    @property
+    def watched_stores(self) -> tuple[ObjectStore, ...]:
+        """Return every cache of the process, for the reports of left-out objects."""
+        return (*self.stores, *self.occupancy.own_stores, self.workloads.store, *self.further_stores)
 
 
 @dataclass(slots=True)
@@ -233,8 +240,7 @@ class ControllerManager:
                         queue.add(key)
                     tasks.create_task(queue.run())
                     tasks.create_task(queue.resync_keys(keys))
-                watched = (*parts.stores, *parts.occupancy.own_stores)
-                tasks.create_task(report_left_out(parts.cluster, watched, parts.clock))
+                tasks.create_task(report_left_out(parts.cluster, parts.watched_stores, parts.clock))
         finally:
             self._current.reconcilers = None
             parts.allocator.inputs.clear()

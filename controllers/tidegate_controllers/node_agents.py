@@ -11,6 +11,7 @@ import structlog
 
 from tidegate.errors import AgentUnreachableError
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.typed_cache import ViewCache
 from tidegate.planning.gpu_sharing.node_sharing import NodeAgentReport
 from tidegate.planning.pods import parse_pod
 from tidegate.triton.node_agents import NodeAgentClient
@@ -42,7 +43,7 @@ class NodeAgents:
 
     def __init__(self, pods: ObjectStore, client: NodeAgentClient) -> None:
         """`pods` are the node agents' own pods."""
-        self._pods = pods
+        self._pods = ViewCache(pods, parse_pod)
         self._client = client
         self._followers: dict[str, _Follower] = {}
         self._received: dict[str, _Received] = {}
@@ -66,10 +67,9 @@ class NodeAgents:
 
     def _follow_pods(self, tasks: asyncio.TaskGroup) -> None:
         addresses: dict[str, str] = {}
-        for body in self._pods:
-            view, node = parse_pod(body), (body.get("spec") or {}).get("nodeName")
-            if node and view.is_reachable and view.address:
-                addresses[node] = view.address
+        for pod in self._pods.list_all():
+            if pod.node and pod.is_reachable and pod.address:
+                addresses[pod.node] = pod.address
         for node, follower in tuple(self._followers.items()):
             if addresses.get(node) != follower.address:
                 follower.task.cancel()

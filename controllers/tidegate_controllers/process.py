@@ -1,7 +1,7 @@
 """`tidegate controllers`: watches, elects a leader, reconciles."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.lease import LeaseClient
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.typed_cache import ViewCache
 from tidegate.kube.watch import Reflector
 from tidegate.planning.pods import PodView, parse_pod
 from tidegate.resources.names import MANAGED_SELECTOR, MAX_REPLICAS_LABEL
@@ -81,15 +82,25 @@ class PodCaches:
     gateways: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.POD))
     node_agents: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.POD))
     plugin: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.POD))
+    _xds_views: ViewCache[PodView] = field(init=False)
+    _gateway_views: ViewCache[PodView] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Create the views first: their subscriptions must precede all others."""
+        object.__setattr__(self, "_xds_views", ViewCache(self.xds, parse_pod))
+        object.__setattr__(self, "_gateway_views", ViewCache(self.gateways, parse_pod))
+
+    def __iter__(self) -> Iterator[ObjectStore]:
+        return iter((self.xds, self.gateways, self.node_agents, self.plugin))
 
     def list_report_addresses(self, port: int) -> tuple[str, ...]:
         """Return the report endpoints of the xDS servers; one that is not ready serves no proxy."""
-        return tuple(sorted(f"{view.address}:{port}" for view in _list_ready(self.xds)))
+        return tuple(sorted(f"{view.address}:{port}" for view in _list_ready(self._xds_views)))
 
     def list_gateways(self, port: int) -> tuple[ScrapeTarget, ...]:
         """Return the gateways that are ready, with the addresses of their metrics."""
         return tuple(
-            ScrapeTarget(view.key.name, f"{view.address}:{port}") for view in _list_ready(self.gateways)
+            ScrapeTarget(view.key.name, f"{view.address}:{port}") for view in _list_ready(self._gateway_views)
         )
 
 
@@ -145,6 +156,7 @@ class ControllersFactory:
                 self.credentials.identity.trusted_pem, self.pod.namespace
             ),
             clock=self.clock,
+            further_stores=(self.autoscalers, *pods),
             # A process that serves some namespaces has no right to cluster-scoped kinds.
             sees_nodes=not settings.watch_namespaces,
             spans=self.spans,
@@ -158,8 +170,8 @@ class ControllersFactory:
     def register_metrics(self, dependencies: ManagerDependencies, is_leading: Callable[[], bool]) -> None:
         """Register the metrics of the caches and of the objects in them."""
         stores = self.stores
-        watched = (*stores, *dependencies.occupancy.own_stores)
-        show_left_out(self.registry, watched, {REPORTED_HOST: dependencies.proxies.left_out})
+        reported = {REPORTED_HOST: dependencies.proxies.left_out}
+        show_left_out(self.registry, dependencies.watched_stores, reported)
         show_leader(self.registry, is_leading)
         self.registry.register(ObjectMetrics(stores.custom_stores(), is_leading))
         priced_routes = make_route_index(stores, is_priced)
@@ -285,8 +297,8 @@ async def _keep_listing(client: KubeClient, stores: Sequence[ObjectStore], names
         await asyncio.sleep(_RELIST_S if synced_all and complete else _REFUSED_S if synced_all else _RETRY_S)
 
 
-def _list_ready(pods: ObjectStore) -> list[PodView]:
-    return [view for view in map(parse_pod, pods) if view.ready and view.is_reachable]
+def _list_ready(pods: ViewCache[PodView]) -> list[PodView]:
+    return [view for view in pods.list_all() if view.ready and view.is_reachable]
 
 
 def _add_probes(probes: Probes, manager: ControllerManager, election: Election) -> None:

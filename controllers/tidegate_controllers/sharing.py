@@ -16,6 +16,7 @@ from tidegate.kube.kinds import NODE, POD
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.port import ClusterApi, Manifest
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.typed_cache import ViewCache
 from tidegate.planning.gpu_sharing.health import (
     FaultSighting,
     SharingAction,
@@ -64,7 +65,7 @@ class GpuSharing:
     ) -> None:
         self._pools = stores.pools
         self._agents = agents
-        self._daemons = daemons
+        self._daemons = ViewCache(daemons.pods, lambda body: _parse_daemon(body, daemons.daemon_set))
         self._pods = stores.pods
         self._ownership = ownership
         self._occupancy = occupancy
@@ -74,7 +75,7 @@ class GpuSharing:
     @property
     def synced(self) -> bool:
         """Return whether the device plugin's pods have been listed."""
-        return self._daemons.pods.synced.is_set()
+        return self._daemons.store.synced.is_set()
 
     def subscribe(self, subscriber: Callable[[str], None]) -> None:
         """Call `subscriber` when something changes that a pool's sharing depends on."""
@@ -90,7 +91,7 @@ class GpuSharing:
 
         # The occupancy reports running pods. A refused pod occupies nothing and matters only here.
         self._pods.subscribe(pod_changed)
-        self._daemons.pods.subscribe(daemon_changed)
+        self._daemons.store.subscribe(daemon_changed)
 
     def clear(self) -> None:
         """Forget since when faults are seen: what an earlier term saw may have gone meanwhile."""
@@ -157,12 +158,15 @@ class GpuSharing:
     def _find_daemons(self) -> Mapping[str, DaemonPod]:
         """Return the daemon's pod by node; of two, the one that is not terminating."""
         daemons: dict[str, DaemonPod] = {}
-        for body in self._daemons.pods:
-            node = (body.get("spec") or {}).get("nodeName")
-            pod = parse_daemon_pod(body, self._daemons.daemon_set)
+        for node, pod in self._daemons.list_all():
             if node and pod is not None and (node not in daemons or daemons[node].terminating):
                 daemons[node] = pod
         return daemons
+
+
+def _parse_daemon(body: Manifest, daemon_set: str) -> tuple[str, DaemonPod | None]:
+    """Return the node of a pod, empty before it has one, and the pod; None if another DaemonSet owns it."""
+    return (body.get("spec") or {}).get("nodeName") or "", parse_daemon_pod(body, daemon_set)
 
 
 async def _apply_action(action: SharingAction, cluster: ClusterApi, fence: Fence) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from builders.allocator import a_member, observed
 from builders.inference import an_inference
+from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.fence import Fence
+from tidegate.kube.kinds import HORIZONTAL_POD_AUTOSCALER, Kind
+from tidegate.kube.port import Manifest
+from tidegate.kube.store import ObjectStore
 from tidegate.planning.inference.autoscalers import (
     AutoscalerView,
     compute_max_replicas,
@@ -17,6 +23,7 @@ from tidegate.planning.inference.autoscalers import (
     make_bound_patch,
     parse_autoscaler,
 )
+from tidegate_controllers.allocator.autoscalers import AutoscalerLimits
 
 
 def autoscaler(
@@ -141,3 +148,45 @@ def test_an_autoscaler_without_a_bound_is_told_why() -> None:
     several = an_inference(replicas=2, placement={"pools": [{"name": "cpu-a"}, {"name": "cpu-b"}]})
     problem = explain_unbounded(view(), replace(CTR, inference=several))
     assert problem.startswith("Inference ads/ctr runs in several pools, and none of them bounds it alone")
+
+
+class Cluster:
+    """Keeps the patches of autoscalers by name."""
+
+    def __init__(self) -> None:
+        self.patches: dict[str, Manifest] = {}
+
+    async def merge(self, kind: Kind, key: ObjectKey, patch: Manifest, fence: Fence) -> None:
+        del fence
+        assert kind == HORIZONTAL_POD_AUTOSCALER
+        self.patches[key.name] = patch
+
+
+async def test_an_autoscaler_that_cannot_be_read_keeps_no_other_from_its_bound() -> None:
+    cluster, store = Cluster(), ObjectStore(HORIZONTAL_POD_AUTOSCALER)
+    limits = AutoscalerLimits(cast(Any, cluster), store)
+    odd = autoscaler()
+    odd["metadata"]["name"] = "a-first"
+    for body in ({**odd, "spec": None}, autoscaler()):
+        store.observe("ADDED", body)
+    seen = observed(CTR, policy={"mode": "Auto"}, slices=(4,))
+    assert seen.effective_mode is PolicyMode.AUTO
+
+    await limits.limit_autoscalers(seen, Fence.unlimited(1))
+
+    assert {name: patch["spec"] for name, patch in cluster.patches.items()} == {"ctr": {"maxReplicas": 4}}
+    assert [key.name for key in store.left_out] == ["a-first"]
+
+
+async def test_a_bound_is_written_for_the_version_that_the_cache_has() -> None:
+    """Also where nothing but the version has changed, which no subscriber of the cache hears of."""
+    cluster, store = Cluster(), ObjectStore(HORIZONTAL_POD_AUTOSCALER)
+    limits = AutoscalerLimits(cast(Any, cluster), store)
+    for version in ("7", "8"):
+        body = autoscaler()
+        body["metadata"]["resourceVersion"] = version
+        store.observe("MODIFIED", body)
+
+    await limits.limit_autoscalers(observed(CTR, policy={"mode": "Auto"}, slices=(4,)), Fence.unlimited(1))
+
+    assert cluster.patches["ctr"]["metadata"]["resourceVersion"] == "8"

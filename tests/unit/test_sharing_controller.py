@@ -229,6 +229,17 @@ async def test_restart_is_counted_in_the_status_before_it_happens_and_recovery_i
     assert await world.reconcile(1) == []
 
 
+async def test_a_pod_of_the_device_plugin_that_cannot_be_read_stops_no_pool() -> None:
+    world = World()
+    odd = pod_on("gpu-0", "odd", managed=False)
+    odd["metadata"]["ownerReferences"] = [{"kind": "DaemonSet"}]
+    world.has(world.plugin_pods, odd)
+    world.agents.report = LOST
+    await world.reconcile()
+    assert await world.reconcile(31) == ["status", "event DaemonLost", "delete daemon-0 uid-daemon-0"]
+    assert [key.name for key in world.plugin_pods.left_out] == ["odd"]
+
+
 async def test_quarantined_node_has_the_taint_among_others_until_its_fault_has_gone() -> None:
     world = World()
     world.set_node(taints=[FOREIGN])
