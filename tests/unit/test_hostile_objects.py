@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders.compute_pool import compute_pool_body, node_body
@@ -16,16 +17,23 @@ from builders.ownership import of_deployment, of_inference
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.kube.kinds import INFERENCE
+from tidegate.kube.kinds import HORIZONTAL_POD_AUTOSCALER, INFERENCE
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.publisher.routing_inputs import RoutingInputs
-from tidegate.resources.names import INFERENCE_LABEL, LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION
+from tidegate.resources.names import (
+    BOUNDED_ANNOTATION,
+    INFERENCE_LABEL,
+    LAST_READY_ANNOTATION,
+    MAX_REPLICAS_LABEL,
+    ROLLED_BACK_ANNOTATION,
+)
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.incremental import IncrementalTranslator
 from tidegate.xds.snapshot_builder import SnapshotBuilder
+from tidegate_controllers.allocator.autoscalers import AutoscalerLimits
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolSources
 from tidegate_controllers.stores import Stores
@@ -101,11 +109,25 @@ def a_workload() -> dict[str, Any]:
     }
 
 
+def a_secret(name: str = "odd") -> dict[str, Any]:
+    key = base64.b64encode(b"k" * 32).decode()
+    return {"metadata": _metadata(name, annotations={}), "type": "Opaque", "data": {"caller": key}}
+
+
+def an_autoscaler(inference: str = VICTIM) -> dict[str, Any]:
+    target = {"apiVersion": "tidegate.io/v1alpha1", "kind": "Inference", "name": inference}
+    metadata = _metadata(f"of-{inference}", annotations={BOUNDED_ANNOTATION: "2"})
+    return {
+        "metadata": {**metadata, "labels": {**OURS, MAX_REPLICAS_LABEL: "4"}},
+        "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 2},
+    }
+
+
 class ControlPlane:
     """The caches of xDS and of the controllers with who reads them, fed as watches feed them."""
 
     def __init__(self) -> None:
-        self.feed, self.routing = RoutingInputs(), IncrementalTranslator()
+        self.feed, self.routing = RoutingInputs(secret_namespaces=("ads",)), IncrementalTranslator()
         self.builder = SnapshotBuilder(ListenerSettings())
         self.stores = Stores()
         ownership = Ownership(self.stores)
@@ -119,6 +141,8 @@ class ControlPlane:
             self.stores,
         )
         self.workloads = KueueWorkloads(None, self.stores.jobs)  # type: ignore[arg-type]  nothing is watched
+        self.autoscalers = ObjectStore(HORIZONTAL_POD_AUTOSCALER)
+        self.limits = AutoscalerLimits(None, self.autoscalers)  # type: ignore[arg-type]  nothing is written
         self.occupancy.start_watching()
         self._version = 0
         self.takes(self.stores.pools, compute_pool_body("cpu-a", nodeSelector={"pool": "a"}))
@@ -133,6 +157,8 @@ class ControlPlane:
         good = a_pod("good", inference=GOOD, ip="10.0.0.1")
         self.takes(self.stores.pods, good)
         self.takes(self.feed.pods, good)
+        self.takes(self.feed.secrets["ads"], a_secret("good"))
+        self.takes(self.autoscalers, an_autoscaler(GOOD))
 
     @property
     def nodes(self) -> ObjectStore:
@@ -146,6 +172,8 @@ class ControlPlane:
             "Node": (self.nodes,),
             "Workload": (self.workloads.store,),
             "ConfigMap": (self.stores.config_maps,),
+            "Secret": (self.feed.secrets["ads"],),
+            "HorizontalPodAutoscaler": (self.autoscalers,),
         }[kind]
 
     def takes(self, store: ObjectStore, body: Mapping[str, Any]) -> None:
@@ -154,7 +182,7 @@ class ControlPlane:
         store.observe("MODIFIED", {**body, "metadata": metadata})
 
     def of_neighbour(self) -> tuple[object, ...]:
-        """All that the neighbour gets: its endpoints at the gateways, and its place in the pool."""
+        """All that the neighbour gets: its endpoints at the gateways, its place in the pool, its pods and its autoscaler."""
         self.feed.feed_changes(self.routing)
         snapshot = self.builder.apply_change(self.routing.take_change())
         named = [
@@ -169,7 +197,9 @@ class ControlPlane:
         placement = self.placements.place(inference)
         self.placements.forget_assumed(inference.key)
         views = self.stores.pod_views.by_label(INFERENCE_LABEL, GOOD, namespace="ads")
-        return named, placement, views
+        autoscalers = [view for view in self.limits._list_views() if view.inference.name == GOOD]
+        assert autoscalers
+        return named, placement, (views, autoscalers)
 
     def faults(self) -> Mapping[str, str]:
         return {**self.feed.faults.failures, **self.routing.faults.failures, **self.builder.faults.failures}
@@ -182,6 +212,8 @@ BASES = {
     "Node": node_body("node-b", labels={"pool": "b"}),
     "Workload": a_workload(),
     "ConfigMap": {"metadata": _metadata("odd"), "data": {"config.json": "{}"}},
+    "Secret": a_secret(),
+    "HorizontalPodAutoscaler": an_autoscaler(),
 }
 LEAVES = st.one_of(
     st.none(),
@@ -231,6 +263,8 @@ def broken(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     return kind, body
 
 
+@example([("Secret", {**a_secret(), "data": "text"})])
+@example([("HorizontalPodAutoscaler", {**an_autoscaler(), "spec": None})])
 @given(st.lists(broken(), min_size=1, max_size=4))
 def test_what_a_neighbour_writes_changes_nothing_for_anybody_else(
     written: list[tuple[str, dict[str, Any]]],
@@ -252,6 +286,10 @@ def test_what_a_neighbour_writes_changes_nothing_for_anybody_else(
         ("Pod", ("spec", "containers", 0, "resources", "requests", "cpu"), "1e300"),
         ("Deployment", ("metadata", "annotations", LAST_READY_ANNOTATION), "[" * 5_000),
         ("Deployment", ("metadata", "annotations", ROLLED_BACK_ANNOTATION), "[" * 5_000),
+        ("Secret", ("data", "caller"), "[" * 5_000),
+        ("Secret", ("data", "caller"), ""),
+        ("HorizontalPodAutoscaler", ("metadata", "labels", MAX_REPLICAS_LABEL), "9" * 63),
+        ("HorizontalPodAutoscaler", ("metadata", "annotations", BOUNDED_ANNOTATION), "[" * 5_000),
     ],
 )
 def test_what_the_api_server_stores_is_read(kind: str, path: tuple[Any, ...], value: str) -> None:

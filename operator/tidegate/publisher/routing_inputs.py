@@ -55,6 +55,9 @@ class RoutingInputs:
             namespace: ObjectStore(kinds.SECRET, transform=trim_secret)
             for namespace in sorted(secret_namespaces)
         }
+        self._secret_views = {
+            namespace: ViewCache(store, decode_secret) for namespace, store in self.secrets.items()
+        }
         self._changed_secrets: set[ObjectKey] = set()
         self._key_addresses = _IssuerKeyAddresses()
         self._fetched: dict[str, KeyFetchResult | None] = {}
@@ -184,7 +187,7 @@ class RoutingInputs:
                     del self._backends[group]
         for key in sorted(self._changed_secrets):
             with self.faults.isolate(f"Secret {key}"):
-                routing.put_secret(key, decode_secret(self.secrets[key.namespace].get(key)))
+                routing.put_secret(key, self._secret_views[key.namespace].get(key))
         for address, fetched in self._fetched.items():
             routing.put_keys(address, fetched)
         self._fetched.clear()
