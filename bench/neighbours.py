@@ -50,6 +50,7 @@ from harness.simulated_cluster import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.quantities import parse_quantity
 from tidegate.kube import kinds
 from tidegate_localcluster.control_plane import LOOPBACK
@@ -115,10 +116,14 @@ class Verdict:
             print(violation, file=sys.stderr)
 
 
-def make_pool(tenant: str) -> Body:
+def make_pool(tenant: str, mode: PolicyMode) -> Body:
     """Return a pool of the tenant's nodes, with its name."""
-    slices = {"cpu": {"cpu": "500m", "memory": "256Mi"}}
-    return make_object("ComputePool", tenant, {"nodeSelector": {"tenant": tenant}, "slice": slices})
+    spec = {
+        "nodeSelector": {"tenant": tenant},
+        "slice": {"cpu": {"cpu": "500m", "memory": "256Mi"}},
+        "policy": {"mode": mode.value},
+    }
+    return make_object("ComputePool", tenant, spec)
 
 
 def make_inference(name: str) -> Body:
@@ -152,7 +157,8 @@ class Victim:
 
     async def create_objects(self) -> None:
         """Create the stable objects."""
-        await self._api.create(kinds.COMPUTE_POOL.url_path(), make_pool(VICTIM))
+        # Each decision that is executed is in a status, and what the victim gets must not change by itself.
+        await self._api.create(kinds.COMPUTE_POOL.url_path(), make_pool(VICTIM, PolicyMode.RECOMMEND_ONLY))
         for name in STABLE:
             await self._api.create(kinds.INFERENCE.url_path(VICTIM), make_inference(name))
         for number, name in enumerate(STABLE[:3]):
@@ -437,6 +443,11 @@ async def start_scene(files: Path, seed: int) -> AsyncGenerator[NeighbourScene]:
             await cluster.api.call("PATCH", kinds.NODE.url_path(name=name), {"metadata": {"labels": labels}})
         for namespace in (VICTIM, HOSTILE):
             await make_namespace(cluster.api, namespace)
+        rights = objects.read_rbac(
+            find_source_root(), "Role", "xds-auth", objects.USERS["xds"], namespace=HOSTILE
+        )
+        for path, body in rights:
+            await cluster.api.apply(path, body)
         await create_system_pods(cluster.api, GATEWAYS)
         proxies: list[LyingProxy] = []
         servers: dict[str, str] = {}
@@ -462,7 +473,12 @@ async def start_scene(files: Path, seed: int) -> AsyncGenerator[NeighbourScene]:
         xds_ports: list[int] = []
         for name, server, ports in (("xds", servers["xds"], hidden), ("xds-debug", "", {**shown, **debug})):
             probe, port = find_unused_port(LOOPBACK), find_unused_port(LOOPBACK)
-            environment = {"TIDEGATE_PROBE_PORT": str(probe), "TIDEGATE_XDS_PORT": str(port), **ports}
+            environment = {
+                "TIDEGATE_PROBE_PORT": str(probe),
+                "TIDEGATE_XDS_PORT": str(port),
+                "TIDEGATE_AUTH_NAMESPACES": json.dumps([HOSTILE]),
+                **ports,
+            }
             process = stack.enter_context(cluster.run_xds(environment, name=name, server=server))
             replicas.append(WatchedProcess(process, probe, memory_limit_mib("xds")))
             xds_ports.append(port)
@@ -514,7 +530,8 @@ async def measure_neighbours(files: Path, options: argparse.Namespace) -> dict[s
         ]
         async with start_limit("the victim's objects are there"):
             await victim.create_objects()
-            await api.create(kinds.COMPUTE_POOL.url_path(), make_pool(HOSTILE))
+            # Autoscalers are bounded only where decisions are executed.
+            await api.create(kinds.COMPUTE_POOL.url_path(), make_pool(HOSTILE, PolicyMode.AUTO))
         oracles = Oracles(api, session, scene.replicas, victim, verdict, await wait_calm(victim))
         verdict.began = time.monotonic()
         for proxy in scene.proxies:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from tidegate.api.auth import AUTH_LABEL, AUTH_LABEL_VALUE
 from tidegate_localcluster.fleet_demo import objects
 from tidegate_localcluster.fleet_demo.api import ApiServerClient, RefusedError
 
@@ -69,6 +70,7 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
         "tidegate.io/slices": "999",
         "tidegate.io/tier": "realtime",
         "tidegate.io/run": "1",
+        AUTH_LABEL: AUTH_LABEL_VALUE,
     }
     annotations = {
         "tidegate.io/template": "t",
@@ -138,7 +140,11 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
 
     namespace_path = f"/namespaces/{namespace}"
     core, tidegate = f"/api/v1{namespace_path}", f"{objects.API_PATH}{namespace_path}"
-    own_pool = {"nodeSelector": {"tenant": namespace}, "slice": {"cpu": {"cpu": "1", "memory": "1Gi"}}}
+    own_pool = {
+        "nodeSelector": {"tenant": namespace},
+        "slice": {"cpu": {"cpu": "1", "memory": "1Gi"}},
+        "policy": {"mode": "Auto"},
+    }
     return {
         "Pod": HostileKind(
             f"{core}/pods", plain_object("v1", "Pod", lambda: {"spec": pod_spec()}), with_status=True
@@ -222,6 +228,29 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
                     "reason": "odd",
                     "expiresAt": _in_an_hour(),
                     "floor": {"replicas": 1},
+                },
+                cluster=True,
+            ),
+        ),
+        "AllocationDecision": HostileKind(
+            f"{objects.API_PATH}/allocationdecisions",
+            our_object(
+                "AllocationDecision",
+                {
+                    "pool": namespace,
+                    "at": "2026-11-01T00:00:00Z",
+                    "mode": "Auto",
+                    "solver": "LP",
+                    "moves": [
+                        {
+                            "inference": f"{namespace}/{victim}",
+                            "tier": "realtime",
+                            "from": 0,
+                            "to": 2,
+                            "slices": 1,
+                        }
+                    ],
+                    "moveCount": 1,
                 },
                 cluster=True,
             ),
@@ -348,7 +377,7 @@ class HostileTenant:
 
     async def delete_cluster_objects(self) -> None:
         """Delete the cluster-scoped objects."""
-        for kind in ("Node", "ComputePool", "ComputeOverride"):
+        for kind in ("Node", "ComputePool", "ComputeOverride", "AllocationDecision"):
             for name in self.names.pop(kind, []):
                 await self._delete_object(self.kinds[kind], name)
 

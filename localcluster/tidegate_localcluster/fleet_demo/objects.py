@@ -116,13 +116,22 @@ def render_policies(root: Path, template: str, values: Mapping[str, str]) -> Seq
 
 
 def read_rbac(
-    root: Path, kind: str, file: str, user: str, *, objects: Sequence[str] = ()
+    root: Path,
+    kind: str,
+    file: str,
+    user: str,
+    *,
+    objects: Sequence[str] = (),
+    namespace: str = SYSTEM_NAMESPACE,
 ) -> Iterator[ObjectAtPath]:
-    """Yield a role of the chart and its binding to `user`; `objects` limits the role to these names."""
+    """Yield a role of the chart and its binding to `user`; `objects` limits the role to these names.
+
+    `namespace` is that of a Role; a ClusterRole has none.
+    """
     rules = yaml.safe_load((_chart_folder(root) / "files" / "rbac" / f"{file}.yaml").read_text())
     if objects:
         rules = [{**rule, "resourceNames": [*objects]} for rule in rules]
-    inside = f"/namespaces/{SYSTEM_NAMESPACE}" if kind == "Role" else ""
+    inside = f"/namespaces/{namespace}" if kind == "Role" else ""
     path, group = f"{_RBAC}{inside}/{kind.lower()}", "rbac.authorization.k8s.io"
     name = f"{RELEASE}-{file}"
     yield f"{path}s/{name}", {**_make_body(f"{group}/v1", kind, name), "rules": rules}
