@@ -61,8 +61,11 @@ class NodeCapacityReader:
     async def _list_rooms(self, resource: str) -> tuple[NodeResources, ...]:
         if self._cluster is None:
             return ()
+        nodes: Sequence[Manifest] = ()
         try:
-            nodes = list_schedulable_nodes(await self._cluster.list(NODE), resource)[:_MAX_NODES]
+            # Page by page: ten thousand nodes are half a gigabyte.
+            async for page, _ in self._cluster.list_pages(NODE):
+                nodes = list_schedulable_nodes([*nodes, *page], resource)[:_MAX_NODES]
             return tuple(
                 [compute_node_resources(node, await _pods_on(self._cluster, node)) for node in nodes]
             )

@@ -328,7 +328,7 @@ class Placements:
             return make_remaining_claims(key, workloads, pods)
         resolved = resolve_replicas(inference, self.count_running(key))
         claims = make_pool_claims(resolved, self._list_places(inference), pods)
-        return {**make_remaining_claims(key, workloads, pods, claims), **claims}
+        return {**make_remaining_claims(key, workloads, pods, claims, resolved.spec.replicas), **claims}
 
     def _claims_on(self, label: str) -> PoolClaims:
         return self._pool_claims.get(label) or PoolClaims()

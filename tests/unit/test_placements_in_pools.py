@@ -97,6 +97,9 @@ def test_a_pool_deleted_in_a_move_keeps_what_runs_there() -> None:
     # Its four pods in cpu-a hold their slices until they are gone.
     (claim,) = world.placements.list_claims("cpu-a")
     assert (claim.replicas, claim.all_slices) == (0, 4)
+    world.deployment("ctr", 1000)
+    (claim,) = world.placements.list_claims("cpu-a")
+    assert claim.all_slices == 6, "anyone may scale a Deployment, and takes no more than the spec asks for"
 
 
 def test_the_deployment_of_a_pool_is_ours_only_under_its_own_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from builders.fake_clock import FakeClock
 from builders.pods import a_pod
 from tidegate.errors import ApiUnavailableError
-from tidegate.kube.kinds import NODE, Kind
+from tidegate.kube.kinds import NODE, POD, Kind
 from tidegate.planning.inference.node_resources import (
     compute_node_resources,
     compute_pod_requests,
@@ -117,7 +118,7 @@ def test_nodes_that_take_no_pods_have_no_room() -> None:
 
 
 class Nodes:
-    """An API server with eight nodes, of which number n has n GiB; counts what it is asked."""
+    """An API server with eight nodes, of which number n has n GiB, in pages of three; counts what it is asked."""
 
     def __init__(self, *, up: bool = True) -> None:
         self.up = up
@@ -126,11 +127,18 @@ class Nodes:
     async def list(
         self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
     ) -> list[dict[str, Any]]:
-        assert (namespace, selector) == ("", "")
-        self.asked.append(fields or kind.plural)
+        assert (kind, namespace, selector) == (POD, "", "")
+        self.asked.append(fields)
+        return []
+
+    async def list_pages(self, kind: Kind) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+        assert kind is NODE
+        self.asked.append(kind.plural)
         if not self.up:
             raise ApiUnavailableError("no")
-        return [a_node(f"n{size}", f"{size}Gi") for size in range(1, 9)] if kind is NODE else []
+        # The largest node is on none of the ends of a page.
+        for sizes in ((1, 7, 2), (3, 8, 5), (6, 4)):
+            yield [a_node(f"n{size}", f"{size}Gi") for size in sizes], "7"
 
 
 WAITING = a_pod(source="abc", ready=False, unschedulable="0/8 nodes are available: 8 Insufficient memory.")

@@ -33,7 +33,7 @@ class SolveLimits:
     the search stops.
     """
 
-    seconds: float = 1.0
+    seconds: float = 2.0
     gap: float = 1e-3
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -43,6 +43,13 @@ class ClusterApi(Protocol):
         self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
     ) -> Sequence[Manifest]:
         """Return all objects of the kind that the label and field selectors match, in one namespace or in all."""
+        ...
+
+    def list_pages(self, kind: Kind) -> AsyncIterator[tuple[Sequence[Manifest], str]]:
+        """Yield all objects of the kind, page by page: for those that are too many to have in memory at once.
+
+        Each page comes with the resourceVersion from which a watch sees all later changes.
+        """
         ...
 
     async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:

@@ -24,8 +24,8 @@ from tidegate_dataplane.contract.answers import make_bounded_session, read_lines
 
 _FRESH_S: Final = 0.5
 """Releases that read within this time of each other share one scrape."""
-_AT_ONCE: Final = 8
-"""Gateways that are scraped at a time: parsing a page delays the others, whose timeouts must not expire."""
+_AT_ONCE: Final = 2
+"""Gateways that are scraped at a time: one sends while another one's page is parsed. With more, timeouts expire meanwhile."""
 # The total equals the timeout of the gateway's own statistics route (routing.bootstrap).
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10, sock_connect=1.5, sock_read=3)
 _MOST_BYTES: Final = 128 << 20

@@ -177,10 +177,12 @@ def make_remaining_claims(
     workloads: Iterable[LiveWorkload],
     pods: Sequence[AssignedPod],
     desired_pools: Container[str] = (),
+    replicas: int = 0,
 ) -> Mapping[str, PoolClaim]:
     """Make the claims, by pool, of an Inference where it has slices and asks for none.
 
-    It was deleted, or names `desired_pools` now: until its pods are gone, no other Inference can have their slices.
+    It was deleted, or names `desired_pools` now, for `replicas` in all: until its pods are gone, no other Inference can have
+    their slices.
     """
     tiers = {pod.pool: pod.tier for pod in pods}
     live_pools = {workload.pool: workload for workload in workloads if workload.pool}
@@ -188,10 +190,13 @@ def make_remaining_claims(
     claims: dict[str, PoolClaim] = {}
     for pool, label in tiers.items():
         if pool not in desired_pools:
-            assigned = _count_assigned(live_pools.get(pool), pool)
             tier = next((tier for tier in Tier if tier.value == label), Tier.REALTIME)
-            beyond = _find_pods_beyond(assigned, _sum_by_node(pool, pods))
-            claims[pool] = PoolClaim(key, tier, 1, 0, assigned, "", pods=beyond)
+            nodes = _sum_by_node(pool, pods)
+            # Anyone may scale a Deployment: what it has beyond the spec counts only if pods have it.
+            live = live_pools.get(pool)
+            asked = replicas * live.slices if live is not None else 0
+            assigned = min(_count_assigned(live, pool), asked)
+            claims[pool] = PoolClaim(key, tier, 1, 0, assigned, "", pods=_find_pods_beyond(assigned, nodes))
     return claims
 
 
