@@ -1,6 +1,6 @@
 """Runs the tests in stages, some side by side: `python tests/run.py [--stage NAME]... [pytest arguments]`.
 
-Failed tests of the later stages are run once more, alone, when everything else has ended (`stages/rerun.py`).
+Failed tests of every stage but `unit` are run once more, alone, when everything else has ended (`stages/rerun.py`).
 A test that passes then does not fail the run, but it is printed last, in red, and recorded in build/test-results/flaky.jsonl.
 """
 
@@ -174,8 +174,8 @@ def sum_long_files(tests: Iterable[Phase]) -> dict[str, int]:
 
 def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner) -> Sequence[Outcome]:
     """Run the stages in two lanes, and return how each ended; a cluster that they share is started first."""
-    on_cluster = any(stage.on_cluster for stage in stages)
-    cluster = shared_cluster(RESULTS / "cluster.log") if on_cluster else nullcontext(SharedCluster())
+    on_cluster_names = {stage.name for stage in stages if stage.on_cluster}
+    cluster = shared_cluster(RESULTS / "cluster.log") if on_cluster_names else nullcontext(SharedCluster())
     lanes = [[stage for stage in stages if stage.name in names] for names in _LANES]
     with cluster as shared, ThreadPoolExecutor() as side_by_side:
 
@@ -192,9 +192,8 @@ def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner
             pytest.interrupt()
             raise
     if shared.remains:
-        outcomes[-1].reruns = Failed(
-            f"the shared cluster has left something on the machine: {shared.remains}"
-        )
+        last = [outcome for outcome in outcomes if outcome.stage in on_cluster_names][-1]
+        last.reruns = Failed(f"the shared cluster has left something on the machine: {shared.remains}")
     return outcomes
 
 

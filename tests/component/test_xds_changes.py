@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from builders.model_access import a_model_access, a_route
-from builders.waiting import LIMIT_S, ends_in_time, eventually
+from builders.waiting import LIMIT_S, LONGEST_S, ends_in_time, eventually
 from fixtures.envoy import ControlPlane, Gateway, Load, Upstream, backend_of
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
@@ -98,7 +98,7 @@ async def test_a_changed_cluster_serves_at_once(
     """It would wait 15 s for its endpoints if they were not sent again."""
     old, new = await gateway.upstream("old"), await gateway.upstream("new")
     client = await gateway.start(a_model_access(), backend_of("ctr", old))
-    async with ends_in_time("the cluster serves"):
+    async with ends_in_time("the cluster serves, without a wait of 15 s", timeout_s=10):
         with_retry = a_model_access(routes=[a_route(retry={"attempts": 1, "budgetPercent": 50})])
         await gateway.control_plane.push(with_retry, backend_of("ctr", new))
 
@@ -488,11 +488,9 @@ async def test_a_server_without_a_snapshot_says_nothing(gateway: Gateway) -> Non
 
 
 async def test_stopping_in_good_order_ends_the_streams(gateway: Gateway) -> None:
-    gateway.control_plane = ControlPlane(XdsServerSettings(drain_s=30.0))
+    gateway.control_plane = ControlPlane(XdsServerSettings(drain_s=2 * LONGEST_S))
     await gateway.start(a_model_access(), backend_of("ctr", await gateway.upstream("one")))
-    async with ends_in_time(
-        "the server stops"
-    ):  # of the thirty seconds that a stream may take which nobody ends
+    async with ends_in_time("the server stops, and not only once the streams are drained"):
         await gateway.control_plane.server.stop()
     assert gateway.control_plane.ledger.connected_count == 0
 

@@ -232,7 +232,7 @@ async def test_restart_is_counted_in_the_status_before_it_happens_and_recovery_i
 async def test_a_pod_of_the_device_plugin_that_cannot_be_read_stops_no_pool() -> None:
     world = World()
     odd = pod_on("gpu-0", "odd", managed=False)
-    odd["metadata"]["ownerReferences"] = [{"kind": "DaemonSet"}]
+    odd["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "uid": "u"}]
     world.has(world.plugin_pods, odd)
     world.agents.report = LOST
     await world.reconcile()

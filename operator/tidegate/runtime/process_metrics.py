@@ -43,7 +43,7 @@ _LEADER = LEADING.add_gauge(
 CACHES: Final = MetricCatalog("tidegate_cache_")
 _LEFT_OUT = CACHES.add_gauge(
     "objects_left_out",
-    "Objects that the process could not read because of an exception in its own code; it uses their previous state, or none. "
+    "Objects that the process could not read because of an unexpected exception; it uses their previous state, or none. "
     "The log names them in object_left_out.",
     "kind",
 )

@@ -71,7 +71,7 @@ CONTROLLERS: Final = (
         "5m",
         Severity.TICKET,
         "{{ or $labels.kind `Routed` }} objects are left out",
-        "{{ $value }} objects raise an unexpected exception, which is a bug in Tidegate. "
+        "{{ $value }} objects raise an unexpected exception: usually a bug in Tidegate, or an unfinished upgrade. "
         "Each stays as it was before, or is ignored; others are not affected.",
     ),
     Alert(

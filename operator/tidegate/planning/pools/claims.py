@@ -194,8 +194,8 @@ def make_remaining_claims(
             nodes = _sum_by_node(pool, pods)
             # Anyone may scale a Deployment: what it has beyond the spec counts only if pods have it.
             live = live_pools.get(pool)
-            asked = replicas * live.slices if live is not None else 0
-            assigned = min(_count_assigned(live, pool), asked)
+            asked_slices = replicas * live.slices if live is not None else 0
+            assigned = min(_count_assigned(live, pool), asked_slices)
             claims[pool] = PoolClaim(key, tier, 1, 0, assigned, "", pods=_find_pods_beyond(assigned, nodes))
     return claims
 
