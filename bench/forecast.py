@@ -107,15 +107,21 @@ def describe_losses(losses: Losses, quantile: float) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Measure once."""
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the folder of the series and the file of the output."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     folder = Path(__file__).resolve().parents[2] / "shared/data/nab"
     parser.add_argument("--folder", type=Path, default=folder, help="with the CSV files of the series")
-    parser.add_argument("--quantile", type=float, default=0.9)
     parser.add_argument("--output", type=Path)
+    return parser
+
+
+def main() -> int:
+    """Measure once."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--quantile", type=float, default=0.9)
     options = parser.parse_args()
     document = {
         name: describe_losses(

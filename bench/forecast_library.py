@@ -11,17 +11,15 @@ Prints one JSON document.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from forecast import AHEAD_S, measure_series, read_rates
+from forecast import AHEAD_S, make_parser, measure_series, read_rates
 from policies import SERIES
 
 from tidegate.forecast.blocks import DAY_S
@@ -71,13 +69,8 @@ def compare_series(rates: Sequence[float], interval_s: float, hours: float) -> d
 
 def main() -> int:
     """Measure once."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    folder = Path(__file__).resolve().parents[2] / "shared/data/nab"
-    parser.add_argument("--folder", type=Path, default=folder, help="with the CSV files of the series")
+    parser = make_parser(__doc__)
     parser.add_argument("--hours", type=float, default=4.0, help="between two forecasts")
-    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     document: dict[str, Any] = {}
     for name in (*SERIES, "exchange-2_cpm_results"):
