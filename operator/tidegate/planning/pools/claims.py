@@ -152,7 +152,8 @@ def make_claim(
     desired = inference.spec.replicas if replicas is None else replicas
     created, nodes = inference.metadata.creation_timestamp, _sum_by_node(pool, pods)
     # Anyone may edit a Deployment, until we write it again: so count what it has beyond the spec only if pods have it.
-    assigned = min(_count_assigned(live, pool), desired * share.slices)
+    live_slices = live.replicas * live.slices if live is not None and live.pool == pool else 0
+    assigned = min(live_slices, desired * share.slices)
     return PoolClaim(
         key=inference.key,
         tier=inference.spec.tier,
@@ -194,14 +195,9 @@ def make_remaining_claims(
             nodes = _sum_by_node(pool, pods)
             # Anyone may scale a Deployment: what it has beyond the spec counts only if pods have it.
             live = live_pools.get(pool)
-            asked_slices = replicas * live.slices if live is not None else 0
-            assigned = min(_count_assigned(live, pool), asked_slices)
+            assigned = min(live.replicas, replicas) * live.slices if live is not None else 0
             claims[pool] = PoolClaim(key, tier, 1, 0, assigned, "", pods=_find_pods_beyond(assigned, nodes))
     return claims
-
-
-def _count_assigned(live: LiveWorkload | None, pool: str) -> int:
-    return live.replicas * live.slices if live is not None and live.pool == pool else 0
 
 
 def _sum_by_node(pool: str, pods: Iterable[AssignedPod]) -> Mapping[str, NodeShare]:
