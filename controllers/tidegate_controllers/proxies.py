@@ -10,9 +10,11 @@ import aiohttp
 import structlog
 
 from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
 from tidegate.errors import describe_without_message
 from tidegate.planning.access.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
+from tidegate.routing.refusals import RoutingRefusal
 from tidegate.xds.report import ProgrammedReport, ReportedProxy, ReportedRefusal, from_json, merge_proxies
 from tidegate_dataplane.contract.answers import make_bounded_session, read_body
 
@@ -47,7 +49,7 @@ class ProxyReports:
         self._refusals: Mapping[str, frozenset[ReportedRefusal]] = {}
         self._subscribers: defaultdict[HostKind, list[Callable[[ObjectKey], None]]] = defaultdict(list)
         self.left_out: dict[str, str] = {}
-        """Reported hosts whose objects could not be notified, such as those of a kind that only a newer version has, with the problem."""
+        """Reported hosts of which something could not be used, such as a kind or a reason that only a newer version has, with the problem."""
 
     def subscribe(self, kind: HostKind, subscriber: Callable[[ObjectKey], None]) -> None:
         """Call `subscriber` with the key of every object of `kind` for which a proxy's report changes."""
@@ -63,15 +65,17 @@ class ProxyReports:
         name = str(key)
         return tuple(_make_view(proxy, name, uid) for proxy in self._proxies)
 
-    def list_refusals(self, key: HostKey, uid: str) -> tuple[ReportedRefusal, ...]:
-        """Return why the gateways admit no callers, or only some, of the object with this `uid`, as the xDS servers report it."""
-        refused = self._refusals.get(str(key), frozenset())
-        return tuple(
-            sorted(
-                (refusal for refusal in refused if refusal.uid == uid),
-                key=lambda refusal: (refusal.part, refusal.message),
-            )
+    def list_refusals(self, key: HostKey, uid: str) -> tuple[RoutingRefusal, ...]:
+        """Return why the gateways admit no callers, or only some, of the object with this `uid`, as the xDS servers report it.
+
+        Refusals with a reason that only a newer version has are left out and counted in `left_out`.
+        """
+        refusals = (
+            RoutingRefusal(key.object, refusal.reason, refusal.part, refusal.message)
+            for refusal in self._refusals.get(str(key), frozenset())
+            if refusal.uid == uid and isinstance(refusal.reason, Reason)
         )
+        return tuple(sorted(refusals, key=lambda refusal: (refusal.part, refusal.message)))
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -138,7 +142,14 @@ class ProxyReports:
             except Exception as error:  # noqa: BLE001  one object's exception stays with that object
                 self._leave_out(name, describe_without_message(error))
             else:
-                self.left_out.pop(name, None)
+                if unknown := self._list_unknown_reasons(name):
+                    self._leave_out(name, f"refused for reasons of a newer version: {', '.join(unknown)}")
+                else:
+                    self.left_out.pop(name, None)
+
+    def _list_unknown_reasons(self, name: str) -> list[str]:
+        refusals = self._refusals.get(name, frozenset())
+        return sorted({refusal.reason for refusal in refusals if not isinstance(refusal.reason, Reason)})
 
     def _leave_out(self, name: str, problem: str) -> None:
         if self.left_out.get(name) != problem:

@@ -15,11 +15,14 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.port import EventNote
 from tidegate.kube.store import ObjectStore
 from tidegate.runtime.process_metrics import show_left_out
+from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.manager import ManagerDependencies
+from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.object_events import report_left_out
 from tidegate_controllers.process import PodCaches
 from tidegate_controllers.stores import Stores
 from tidegate_controllers.workloads import KueueWorkloads
+from tidegate_dataplane.contract.sharing import DaemonState, NodeReport
 
 UNUSED = cast(Any, None)
 
@@ -67,6 +70,30 @@ def test_a_pod_that_cannot_be_read_hides_no_other_xds_server_or_gateway() -> Non
     assert [list(store.left_out) for store in (pods.xds, pods.gateways)] == [
         [ObjectKey("tidegate-system", "odd")]
     ] * 2
+
+
+async def test_a_node_agent_whose_pod_cannot_be_read_hides_no_other() -> None:
+    report = NodeReport(node="node-2", revision="r", daemon=DaemonState.ANSWERS)
+
+    class Client:
+        async def get_report(self, address: str, revision: str) -> NodeReport:
+            if revision == report.revision:
+                await asyncio.Event().wait()
+            assert address == "10.0.0.1"
+            return report
+
+    store = ObjectStore(kinds.POD)
+    agents = NodeAgents(store, cast(NodeAgentClient, Client()))
+    odd, good = an_odd_pod("odd"), a_pod("good", "10.0.0.1")
+    for pod, node in ((odd, "node-1"), (good, "node-2")):
+        pod["spec"]["nodeName"] = node
+        store.observe("ADDED", pod)
+    task = asyncio.create_task(agents.run())
+    await settle()
+    task.cancel()
+
+    assert (agents.last_report("node-1").report, agents.last_report("node-2").report) == (None, report)
+    assert list(store.left_out) == [ObjectKey("tidegate-system", "odd")]
 
 
 async def test_what_is_left_out_of_workloads_autoscalers_and_pods_of_the_release_is_reported() -> None:

@@ -6,7 +6,15 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.access.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.xds.report import ProgrammedReport, ReportedHost, ReportedProxy, ReportedRefusal
+from tidegate.routing.refusals import RoutingRefusal
+from tidegate.xds.report import (
+    ProgrammedReport,
+    ReportedHost,
+    ReportedProxy,
+    ReportedRefusal,
+    from_json,
+    to_json,
+)
 from tidegate_controllers.proxies import ProxyReports
 
 KEY = ObjectKey("ads", "ctr")
@@ -62,7 +70,8 @@ def test_why_callers_are_not_let_in_is_passed_on_and_wakes_the_object() -> None:
     woken.clear()
 
     proxies.take_reports({"x1": quiet, "x2": loud})
-    assert (proxies.list_refusals(HOST, UID), proxies.list_refusals(HOST, "another")) == ((refused,), ())
+    passed_on = RoutingRefusal(KEY, Reason.CREDENTIALS_INVALID, "p", "m")
+    assert (proxies.list_refusals(HOST, UID), proxies.list_refusals(HOST, "another")) == ((passed_on,), ())
     assert woken == [KEY]
     proxies.take_reports({"x1": loud, "x2": loud})
     assert woken == [KEY]
@@ -175,10 +184,28 @@ def test_a_refusal_of_another_kind_of_host_stops_no_access_and_counts_while_it_i
     proxies.take_reports({"x1": quiet.model_copy(update={"refusals": refusals})})
     assert woken == [KEY, KEY]
     assert list(proxies.left_out) == [NEWER]
-    assert proxies.list_refusals(HOST, UID) == (refusals[1],)
+    assert proxies.list_refusals(HOST, UID) == (RoutingRefusal(KEY, reason, "", ""),)
 
     proxies.take_reports({"x1": quiet})
     assert proxies.left_out == {}
+
+
+def test_a_reason_that_only_a_newer_xds_server_has_hides_nothing_else_in_its_report() -> None:
+    proxies, woken = listening()
+    known = ReportedRefusal(host=str(HOST), uid=UID, reason=Reason.CREDENTIALS_INVALID)
+    quiet = a_report("a", 1)
+    newer = quiet.model_copy(
+        update={"refusals": (known, known.model_copy(update={"reason": "KeyRingEmpty"}))}
+    )
+
+    proxies.take_reports({"x1": from_json(to_json(newer))})
+    assert woken == [KEY, KEY]
+    assert proxies.view_object(HOST, UID) == (ProxyView("a", 1),)
+    assert proxies.list_refusals(HOST, UID) == (RoutingRefusal(KEY, Reason.CREDENTIALS_INVALID, "", ""),)
+    assert proxies.left_out == {str(HOST): "refused for reasons of a newer version: KeyRingEmpty"}
+
+    proxies.take_reports({"x1": quiet})
+    assert (proxies.list_refusals(HOST, UID), proxies.left_out) == ((), {})
 
 
 def test_an_exception_about_one_object_reaches_no_other() -> None:

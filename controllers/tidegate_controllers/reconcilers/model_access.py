@@ -26,7 +26,6 @@ from tidegate.resources.settings import SettingsProvider
 from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.refusals import RoutingRefusal
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.applier import Applier
 from tidegate_controllers.proxies import ProxyReports
@@ -127,10 +126,7 @@ class ModelAccessReconciler:
                 credentials=None,
             ),
             proxies=self._sources.proxies.view_object(host, access.metadata.uid),
-            caller_refusals=tuple(
-                RoutingRefusal(access.key, refusal.reason, refusal.part, refusal.message)
-                for refusal in self._sources.proxies.list_refusals(host, access.metadata.uid)
-            ),
+            caller_refusals=self._sources.proxies.list_refusals(host, access.metadata.uid),
             gateway=self._pods.serving().gateway,
             pipelines=pipelines,
             release=release,

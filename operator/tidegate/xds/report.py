@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -45,6 +46,7 @@ class ReportedRefusal(BaseModel):
     """Why the gateways admit no callers of one object, or only some.
 
     Only a process with access to Secrets can find it; it contains no value of one.
+    `reason` is a plain string if only a newer version of the xDS server has it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -52,7 +54,7 @@ class ReportedRefusal(BaseModel):
     host: str
     uid: str = ""
     generation: int = 0
-    reason: Reason
+    reason: Annotated[Reason | str, Field(union_mode="left_to_right")]
     part: str = ""
     message: str = ""
 
