@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders.model_access import a_model_access
+from builders.model_access import a_model_access, a_route
 from builders.overlay import overlaid
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import RELEASE_ANNOTATION, ReleaseStatus
@@ -24,7 +24,7 @@ def a_release(
 ) -> ModelAccess:
     """An access whose route `default` has v3 with all weight, and a release of v4; `says` is the annotation."""
     targets = [{"inference": "v3", "weight": 100}, {"inference": "v4", "weight": 0}]
-    named = overlaid({"name": "default", "targets": targets}, route or {})
+    named = overlaid(a_route(targets=targets), route or {})
     release = {"route": "default", "target": "v4", "checks": checks or [ERRORS], **fields}
     metadata = {"annotations": {RELEASE_ANNOTATION: says}} if says is not None else {}
     return a_model_access(routes=[named], release=release, metadata=metadata)

@@ -37,7 +37,6 @@ INFER = "/v2/models/ctr/infer"
 FEW = 100
 """Requests that are enough to pass here, so that a test takes seconds."""
 LENIENT = {"metric": "ErrorRate", "max": "0.01", "minRequests": FEW}
-PATIENT = {"timeout": "30s"}
 HANGS_S = 0.3
 """How long a caller of a target that hangs waits: long enough for its request to have come to the gateway."""
 
@@ -127,7 +126,7 @@ async def test_two_failures_in_a_hundred_take_it_back(gateway: Gateway) -> None:
 async def test_a_slower_target_is_taken_back(gateway: Gateway) -> None:
     latency = {"metric": "LatencyP99", "maxRatioToStable": "1.50"}
     # It takes some two thousand requests to be sure of the stable target's times, and few of the other's.
-    access = a_release(steps=[5], interval="1h", checks=[latency], route=PATIENT)
+    access = a_release(steps=[5], interval="1h", checks=[latency])
     run, load, v3, v4 = await started(gateway, access)
     # Far apart: a busy machine adds to both.
     v3.delay_s, v4.delay_s = 0.020, 1.0
@@ -181,7 +180,7 @@ async def test_every_way_to_fail_is_counted(gateway: Gateway) -> None:
 @pytest.mark.parametrize("deadline", [False, True], ids=["cut off by clients", "cut off by the gateway"])
 async def test_what_clients_give_up_on_is_a_failure(gateway: Gateway, deadline: bool) -> None:
     """A target that hangs must not pass because nobody waits for it."""
-    access = released(a_release(steps=[100], route=PATIENT))
+    access = released(a_release(steps=[100]))
     if deadline:
         access = ModelAccess.parse(overlaid(access.dump(), {"spec": {"protection": {"deadline": True}}}))
     _, load, _, v4 = await started(gateway, access)
