@@ -62,6 +62,10 @@ images: setup  ## Build all images and push them: make images REGISTRY=registry.
 	@test -n "$(REGISTRY)" || { echo "name a registry that your cluster can pull from: make images REGISTRY=registry.example.com/tidegate" >&2; exit 2; }
 	@$(BIN)/python -m tidegate_localcluster.publish_images $(REGISTRY) $(if $(TAG),--tag $(TAG)) $(if $(KIND),--kind $(KIND)) $(SIGNING)
 
+.PHONY: plugin
+plugin: setup  ## Make one file of the command, build/plugin/tidegate.pyz; with URL=https://... also a krew manifest
+	@$(BIN)/python -m tidegate_localcluster.publish_plugin $(URL)
+
 .PHONY: demo-down
 demo-down: setup  ## End what `make demo` started
 	@$(BIN)/python -m tidegate_localcluster.demo down $(DEMO_ARGUMENTS)
