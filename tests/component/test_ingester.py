@@ -128,6 +128,22 @@ def test_what_is_no_event_is_refused_with_its_place_and_reason_and_the_rest_goes
         assert stored_rows(ingester, [good.key]) == {good.key: good.row}
 
 
+def test_an_empty_message_with_the_header_of_a_status_halts_no_stream(
+    source: StreamOfClicks, tmp_path: Path
+) -> None:
+    good = Click(1, int(time.time() * 1000) - MINUTE, 5, 1, 2.5, "home")
+    source.publish([b""], {"Status": "100", "Description": "Idle Heartbeat"})
+    source.publish([json.dumps(good.message).encode()], {"Status": "503"})
+    source.publish([b""], {"Status": "100", "Description": "FlowControl Request"})
+    with an_ingester(tmp_path / "pod", a_click_plan(source.stream)) as ingester:
+        report = ingester.wait_for("the good one is stored", lambda report: report.stored == 1)
+        report = ingester.wait_for("all was read", lambda report: report.pending == 0)
+
+        assert report.refused == {RefusalReason.MALFORMED: 2}
+        assert report.problem is None
+        assert stored_rows(ingester, [good.key]) == {good.key: good.row}
+
+
 def test_one_bad_source_changes_no_feature_of_another(tmp_path: Path) -> None:
     """Its stream is missing at first, and then has nothing but bad events."""
     events = some_clicks(400)

@@ -99,6 +99,25 @@ async def test_a_consumer_without_a_subject_will_do_where_the_stream_has_no_othe
         assert [message.body for message in await taken(broker, 1, at_once=4)] == [b"1"]
 
 
+@pytest.mark.no_rerun("a lost message")
+async def test_a_message_with_the_header_of_a_status_is_delivered_as_any_other(
+    server: RunningNats, tmp_path: Path
+) -> None:
+    async with a_broker(server, tmp_path, subjects=["work.a"]) as (broker, client):
+        await broker.open()
+        stream = client.jetstream(timeout=LONGEST_S)
+        statuses = ("100", "200", "404", "408", "409", "503", "no status")
+        for status in statuses:
+            headers = {"Status": status, "Description": "Idle", "x": "y"}
+            await stream.publish("work.a", status.encode(), headers=headers)
+        await stream.publish("work.a", b"", headers={"Status": "100", "Description": "Idle Heartbeat"})
+        messages = await taken(broker, len(statuses) + 1, at_once=4)
+        assert [message.body for message in messages] == [*(status.encode() for status in statuses), b""]
+        assert [message.headers.get("x") for message in messages] == ["y"] * len(statuses) + [None]
+        assert {message.headers["Sender-Status"] for message in messages} == set(statuses)
+        assert (await broker.fetch_messages(1)) == (), "the end of the stream is still seen"
+
+
 @pytest.mark.no_rerun("a doubled result")
 async def test_an_id_keeps_its_first_result(server: RunningNats, tmp_path: Path) -> None:
     async with a_broker(server, tmp_path, subjects=["work.a"]) as (broker, client):

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from builders.desired import a_desired_state
 from builders.features import USER_KEY, Bucketize, Hash, Lookup, LookupType, a_plan, of_user
-from tidegate_dataplane.contract import DesiredState
+from tidegate_dataplane.contract import DesiredState, StreamReport, VersionMemory
 
 
 def test_json_is_camel_case_and_comes_back() -> None:
@@ -44,6 +44,16 @@ def test_fields_of_a_newer_side_are_ignored() -> None:
 def test_what_could_leave_the_repository_or_means_nothing_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         a_desired_state(**change)
+
+
+@pytest.mark.parametrize("count", [2**64, -(2**63) - 1, 10**400])
+def test_an_integer_that_no_float_could_be_computed_with_is_refused(count: int) -> None:
+    report = f'{{"count": {{"unsettled": 1, "arrived": 1, "ageS": 0}}, "extra": {count}}}'
+    assert StreamReport.model_validate_json(report).count is not None
+    with pytest.raises(ValidationError, match="arrived"):
+        StreamReport.model_validate_json(report.replace('"arrived": 1', f'"arrived": {count}'))
+    with pytest.raises(ValidationError):
+        VersionMemory.model_validate({"version": count, "bytes": 1})
 
 
 class TestPlanDigest:

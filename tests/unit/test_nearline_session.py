@@ -27,7 +27,7 @@ from tidegate_dataplane.agent.nearline.failure_policy import (
 from tidegate_dataplane.agent.nearline.message import InferenceTensor, MalformedError, ResultOrigin
 from tidegate_dataplane.agent.nearline.model import NoAnswerError, TritonModel
 from tidegate_dataplane.agent.nearline.worker import StreamWorker
-from tidegate_dataplane.contract import StreamOrder
+from tidegate_dataplane.contract import StreamOrder, StreamReport
 
 ORDER = StreamOrder(
     url="nats://nats.ads",
@@ -66,6 +66,8 @@ class FakeBroker:
     no_result: BrokerError | None = None
     no_grave: BrokerError | None = None
     no_backlog: BrokerError | None = None
+    backlog: Backlog | None = None
+    """What it says waits, whatever does."""
     lost_to_others: set[str] = field(default_factory=set[str])
     lost: BrokerError | None = None
     """What the next fetch fails with."""
@@ -88,7 +90,7 @@ class FakeBroker:
     async def count_backlog(self) -> Backlog:
         if self.no_backlog is not None:
             raise self.no_backlog
-        return Backlog(len(self.waiting), 0, len(self.waiting))
+        return self.backlog or Backlog(len(self.waiting), 0, len(self.waiting))
 
     async def has_result(self, request_id: str) -> bool:
         return request_id in self.kept
@@ -326,6 +328,18 @@ async def test_a_backlog_that_cannot_be_read_ends_no_work() -> None:
         await eventually(lambda: broker.settled == ["a"] and len(broker.asked_for) > 3, what="it works on")
         assert broker.opened == 1
         assert run.worker.problem is None
+
+
+async def test_whatever_numbers_a_broker_sends_the_pod_works_and_its_report_can_be_read() -> None:
+    broker = FakeBroker([a_message("a")])
+    broker.backlog = Backlog(10**400, 10**400, -5)
+    async with running(broker) as run:
+        await eventually(lambda: broker.settled == ["a"] and run.worker.stream_count is not None, "it works")
+        count = run.worker.stream_count
+        assert count is not None
+        assert StreamReport.model_validate_json(StreamReport(count=count).to_json()).count == count
+        assert (count.unsettled, count.arrived) == (2**63, 0)
+        assert broker.opened == 1
 
 
 async def test_a_model_that_is_away_for_long_has_nothing_consumed_and_the_end_resets_the_figures(

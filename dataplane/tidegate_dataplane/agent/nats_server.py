@@ -72,8 +72,11 @@ class NatsServer:
         from nats import errors
         from nats.aio.client import Client
 
+        from tidegate_dataplane.agent.nats_messages import SenderMsg
+
         scheme, host, port = self._parse_address()
         credentials, client = self._credentials(), Client()
+        client.msg_class = SenderMsg
         identity = self._connect_options(credentials, host)
         try:
             addresses = await checked_addresses(host, port, allow_loopback=self._allow_loopback)

@@ -2,10 +2,14 @@
 
 import hashlib
 import json
-from typing import ClassVar
+from typing import ClassVar, Final, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
+
+
+_LEAST_INTEGER: Final = -(2**63)
+_GREATEST_INTEGER: Final = 2**64 - 1
 
 
 class ContractModel(BaseModel):
@@ -18,6 +22,15 @@ class ContractModel(BaseModel):
         extra="ignore",
         frozen=True,
     )
+
+    @model_validator(mode="after")
+    def _check_integers(self) -> Self:
+        # JSON has integers of any length, with which no float can be computed.
+        for name, value in self.__dict__.items():
+            if type(value) is int and not _LEAST_INTEGER <= value <= _GREATEST_INTEGER:
+                message = f"{name} does not fit into 64 bits"
+                raise ValueError(message)
+        return self
 
     def to_json(self) -> str:
         """Return the JSON that the other side reads."""
