@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ from tidegate_dataplane.contract import (
 )
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.store import EventStore
-from tidegate_dataplane.event_store.writer import OtherWriterError
+from tidegate_dataplane.event_store.writer import OtherWriterError, StoreFullError
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.event_file import read_events
@@ -302,6 +303,62 @@ class TestTheStore:
         assert removed == 2_500
         rows = store.read_rows("clicks", [event.key for event in events])
         assert [bool(row) for row in rows] == [False] * 2_500 + [True] * 2_500
+        store.close_file()
+
+    @pytest.mark.parametrize("events_per_key", [8, 50])
+    @pytest.mark.parametrize("expired_percent", [5, 30])
+    def test_a_full_store_takes_events_again_once_others_have_expired(
+        self, tmp_path: Path, events_per_key: int, expired_percent: int
+    ) -> None:
+        stream = clicks(max_events=events_per_key)
+        store = EventStore(tmp_path, [stream], max_bytes=1 << 23)
+        users = iter(random.Random(7).sample(range(1_000_000), 100_000))
+        state = StreamState()
+
+        def store_keys(count: int) -> int:
+            """Return how many of them expire first."""
+            nonlocal state
+            events, old = dict[bytes, list[bytes]](), 0
+            for user in itertools.islice(users, count):
+                is_old = user % 100 < expired_percent
+                old += is_old
+                made = [
+                    Click(user, NOW + number + (0 if is_old else DAY), number, 1, 1.0, "home")
+                    for number in range(events_per_key)
+                ]
+                events[made[0].key] = [event.row for event in made]
+            after = StreamState(positions={"0": state.positions.get("0", 0) + count})
+            store.store_events("clicks", events, before=state, after=after, now_ms=NOW + DAY)
+            state = after
+            return old
+
+        def fill() -> tuple[int, int]:
+            """Return how many keys fit into the store, and how many of them expire first."""
+            stored, expiring, at_once = 0, 0, 64
+            while at_once:
+                try:
+                    expiring += store_keys(at_once)
+                    stored += at_once
+                except StoreFullError:
+                    at_once //= 2
+            return stored, expiring
+
+        filled, expiring = fill()
+        assert 0 < expiring < filled
+
+        def sweep(now_ms: int) -> int:
+            removed, cursor = 0, b""
+            while True:
+                swept = store.remove_expired("clicks", now_ms, cursor)
+                removed, cursor = removed + swept.removed, swept.cursor
+                if not cursor:
+                    return removed
+
+        assert sweep(NOW + DAY // 2 + stream.ttl_ms) == expiring
+        # Rows that were removed leave room in the middle of pages, which only keys of these pages can use.
+        assert 0 < (refilled := fill()[0]) < filled
+        assert sweep(NOW + 2 * DAY + stream.ttl_ms) == filled - expiring + refilled
+        assert fill()[0] > 0.9 * filled
         store.close_file()
 
     def test_a_store_from_before_the_last_start_of_the_node_is_not_used(self, tmp_path: Path) -> None:

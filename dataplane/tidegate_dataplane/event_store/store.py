@@ -30,6 +30,8 @@ MAX_STREAMS: Final = 64
 MAX_READERS: Final = 512
 SWEPT_KEYS: Final = 2_000
 """Keys that one transaction looks at for expired events."""
+_RESERVE: Final = 16
+"""One part in so many of the file is left for removals: LMDB writes each page that it changes to a free page first."""
 _STATE: Final = b"state"
 
 
@@ -46,6 +48,7 @@ class EventStore:
         # containers may have the same.
         self._writable = writable = max_bytes > 0
         self._folder = folder
+        self._most_bytes = max_bytes - max_bytes // _RESERVE
         if writable:
             folder.mkdir(parents=True, exist_ok=True)
             _remove_before_boot(folder)
@@ -100,12 +103,53 @@ class EventStore:
             StoreFullError: there is no room.
             OtherWriterError: the state is not `before`.
         """
+        try:
+            self._write_events(stream, events, before, after, now_ms)
+        except StoreFullError:
+            # Pages that the last transaction freed can be used after one more transaction.
+            self._rewrite_state(stream)
+            self._write_events(stream, events, before, after, now_ms)
+
+    def confirm_state(self, stream: str) -> None:
+        """Do nothing: a file on the pod's disk does not lose what was written while the node runs."""
+
+    def remove_events(self, stream: str, after: StreamState) -> None:
+        """Remove all events of a stream whose broker has begun it anew, and replace the state."""
+        with self._begin_write() as transaction:
+            transaction.drop(self._events[stream], delete=False)
+            transaction.drop(self._states[stream], delete=False)
+            transaction.put(_STATE, after.to_json().encode(), db=self._states[stream])
+
+    def remove_expired(self, stream: str, now_ms: int, cursor: bytes = b"") -> SweptKeys:
+        """Remove keys whose events have all expired at `now_ms`, among the next SWEPT_KEYS from `cursor` on.
+
+        Raises:
+            StoreFullError: there is no room for the pages that the removal of one key changes.
+        """
+        count = SWEPT_KEYS
+        while True:
+            try:
+                return self._sweep_keys(stream, now_ms, cursor, count)
+            except StoreFullError:
+                if count == 1:
+                    raise
+                count //= 2
+
+    def _write_events(
+        self,
+        stream: str,
+        events: Mapping[bytes, Sequence[bytes]],
+        before: StreamState,
+        after: StreamState,
+        now_ms: int,
+    ) -> None:
         declared = self._streams[stream]
         row_bytes = count_row_bytes(declared.fields)
         with self._begin_write() as transaction:
             states, rows = self._states[stream], self._events[stream]
             if _parse_state(transaction, states) != before:
                 raise OtherWriterError(f"stream {stream!r} was written by another process")
+            used_before = self._count_used_bytes(transaction)
             for key, added in events.items():
                 merged = merge_rows(
                     transaction.get(key, b"", db=rows),
@@ -120,25 +164,23 @@ class EventStore:
                 else:
                     transaction.delete(key, db=rows)
             transaction.put(_STATE, after.to_json().encode(), db=states)
+            used = self._count_used_bytes(transaction)
+            if used > max(self._most_bytes, used_before):
+                raise _full_error(f"{used} of {self._most_bytes} bytes")
 
-    def confirm_state(self, stream: str) -> None:
-        """Do nothing: a file on the pod's disk does not lose what was written while the node runs."""
-
-    def remove_events(self, stream: str, after: StreamState) -> None:
-        """Remove all events of a stream whose broker has begun it anew, and replace the state."""
+    def _rewrite_state(self, stream: str) -> None:
         with self._begin_write() as transaction:
-            transaction.drop(self._events[stream], delete=False)
-            transaction.drop(self._states[stream], delete=False)
-            transaction.put(_STATE, after.to_json().encode(), db=self._states[stream])
+            state = transaction.get(_STATE, db=self._states[stream])
+            if state is not None:
+                transaction.put(_STATE, state, db=self._states[stream])
 
-    def remove_expired(self, stream: str, now_ms: int, cursor: bytes = b"") -> SweptKeys:
-        """Remove keys whose events have all expired at `now_ms`, among the next SWEPT_KEYS from `cursor` on."""
+    def _sweep_keys(self, stream: str, now_ms: int, cursor: bytes, count: int) -> SweptKeys:
         row_bytes = count_row_bytes(self._streams[stream].fields)
         expired_ms = now_ms - self._streams[stream].ttl_ms
         removed = 0
         with self._begin_write() as transaction, transaction.cursor(self._events[stream]) as position:
             has_key = position.set_range(cursor)
-            for _ in range(SWEPT_KEYS):
+            for _ in range(count):
                 if not has_key:
                     return SweptKeys(removed, b"")
                 rows = position.value()
@@ -170,9 +212,21 @@ class EventStore:
             with self._environment.begin(write=True) as transaction:
                 yield transaction
         except (lmdb.MapFullError, lmdb.DiskError) as error:
-            raise StoreFullError(
-                f"the event store is full ({error}): raise spec.eventStorage, or lower ttl or maxEvents of the streams"
-            ) from error
+            raise _full_error(str(error)) from error
+
+    def _count_used_bytes(self, transaction: Any) -> int:
+        """Return the size of the pages that hold events and states, without those that are free."""
+        statistics = [transaction.stat(db) for db in (*self._events.values(), *self._states.values())]
+        return sum(
+            (one["branch_pages"] + one["leaf_pages"] + one["overflow_pages"]) * one["psize"]
+            for one in statistics
+        )
+
+
+def _full_error(reason: str) -> StoreFullError:
+    return StoreFullError(
+        f"the event store is full ({reason}): raise spec.eventStorage, or lower ttl or maxEvents of the streams"
+    )
 
 
 def _remove_before_boot(folder: Path) -> None:

@@ -201,14 +201,14 @@ async def _sweep_store(
     """Remove keys whose events have all expired, until cancelled."""
     while True:
         await asyncio.sleep(settings.sweep_s)
-        removed = 0
-        try:
-            for follower in followers:
-                removed += await _sweep_stream(store, follower.stream_name)
-        except StoreError as error:
-            log.warning("store_not_swept", error=str(error))
-        if removed:
-            log.info("store_swept", removed_keys=removed)
+        for follower in followers:
+            try:
+                removed = await _sweep_stream(store, follower.stream_name)
+            except StoreError as error:
+                log.warning("store_not_swept", stream=follower.stream_name, error=str(error))
+            else:
+                if removed:
+                    log.info("store_swept", stream=follower.stream_name, removed_keys=removed)
 
 
 async def _sweep_stream(store: EventWriter, stream: str) -> int:
