@@ -234,6 +234,34 @@ async def test_every_other_answer_is_an_absence_until_a_request_is_answered(
     assert all(headers["x-tidegate-features"] == "ads/users" for _, headers, _ in gateway.requests)
 
 
+async def test_an_absence_that_is_over_is_not_reported_although_no_further_message_comes() -> None:
+    gateway, clock = Gateway(), Clock()
+    gateway.response, gateway.is_ready = (lambda: web.Response(status=503, text="gone")), False
+    async with asking(gateway, clock=clock) as client:
+        with pytest.raises(NoAnswerError, match="gone"):
+            await client.compute_inputs(MESSAGE)
+        clock.now += 60.0
+        assert not await client.is_ready()
+        assert client.problem
+
+        gateway.is_ready = True
+        clock.now += 60.0
+        assert await client.is_ready()
+        assert client.problem, "a message may be on its way, and fail"
+        clock.now += 60.0
+        assert await client.is_ready()
+        assert (client.problem, client.is_failing) == ("", True)
+
+        with pytest.raises(NoAnswerError, match="gone"):
+            await client.compute_inputs(MESSAGE)
+        assert client.problem
+        gateway.is_ready = False
+        clock.now += 60.0
+        assert not await client.is_ready()
+        clock.now += 60.0
+        assert client.problem
+
+
 async def test_requests_that_fail_although_it_is_ready_come_after_longer_pauses() -> None:
     gateway, clock = Gateway(), Clock()
     gateway.response = lambda: web.Response(status=429)

@@ -7,7 +7,6 @@ from typing import ClassVar, Final, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 
-
 _LEAST_INTEGER: Final = -(2**63)
 _GREATEST_INTEGER: Final = 2**64 - 1
 

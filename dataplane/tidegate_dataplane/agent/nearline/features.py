@@ -65,7 +65,9 @@ class FeatureClient:
         self._session: aiohttp.ClientSession | None = None
         self._model_inputs: frozenset[str] | None = None
         self._problem, self._failing_since = "", 0.0
-        self._pause_s, self._retry_at, self._is_tested = FIRST_PAUSE_S, 0.0, False
+        self._pause_s, self._retry_at = FIRST_PAUSE_S, 0.0
+        self._ready_since: float | None = None
+        """Since when the FeatureCompute is ready again after a request that was not answered."""
 
     @property
     def is_failing(self) -> bool:
@@ -74,9 +76,15 @@ class FeatureClient:
 
     @property
     def problem(self) -> str:
-        """Return why the FeatureCompute has not answered for some seconds; empty if it has."""
-        lasts = self._clock() - self._failing_since >= REPORTED_AFTER_S
-        return self._problem if lasts else ""
+        """Return why the FeatureCompute has not answered for some seconds; empty if it has.
+
+        It is also empty once the FeatureCompute has been ready for longer than a request takes to fail: no message has come since.
+        """
+        now = self._clock()
+        settled_s = self._call.timeout_us / 1e6 + REPORTED_AFTER_S
+        if self._ready_since is not None and now - self._ready_since >= settled_s:
+            return ""
+        return self._problem if now - self._failing_since >= REPORTED_AFTER_S else ""
 
     async def close_client(self) -> None:
         """Close the connections."""
@@ -101,12 +109,11 @@ class FeatureClient:
                 ) as response:
                     if response.status != HTTPStatus.OK:
                         text = _find_error(await read_body(response, MAX_ANSWER_BYTES))
-                        self._problem = self._describe_status(response.status, text)
-                        return False
+                        return self._note_unready(self._describe_status(response.status, text))
         except (TimeoutError, OSError, ValueError, aiohttp.ClientError) as error:
-            self._problem = self._describe_error(error, READY_TIMEOUT_S)
-            return False
-        self._is_tested = True
+            return self._note_unready(self._describe_error(error, READY_TIMEOUT_S))
+        if self._ready_since is None:
+            self._ready_since = self._clock()
         return True
 
     async def refresh_model(self) -> bool:
@@ -193,15 +200,19 @@ class FeatureClient:
         return arrays
 
     def _note_answer(self) -> None:
-        self._problem, self._pause_s, self._is_tested = "", FIRST_PAUSE_S, False
+        self._problem, self._pause_s, self._ready_since = "", FIRST_PAUSE_S, None
+
+    def _note_unready(self, problem: str) -> bool:
+        self._problem, self._ready_since = problem, None
+        return False
 
     def _note_absence(self, problem: str) -> NoAnswerError:
         now = self._clock()
         if not self._problem:
             self._failing_since = now
-        if self._is_tested:
+        if self._ready_since is not None:
             self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
-        self._problem, self._retry_at, self._is_tested = problem, now + self._pause_s, False
+        self._problem, self._retry_at, self._ready_since = problem, now + self._pause_s, None
         return NoAnswerError(FaultOrigin.FEATURES, problem)
 
     def _describe_error(self, error: Exception, limit_s: float) -> str:
