@@ -147,6 +147,11 @@ class KafkaServer:
             return await call
         except (OSError, TimeoutError, RuntimeError) as error:  # all of aiokafka's are RuntimeErrors
             raise self.translate_error(error) from error
+        except UnicodeDecodeError as error:  # from aiokafka, which reads no further record of that batch
+            raise self.refusal_error(
+                f"a record has a header whose name is no UTF-8 ({error.object[:40]!r}), and cannot be read: move on to the records "
+                "after its batch with kafka-delete-records.sh, and correct the producer"
+            ) from error
         except asyncio.CancelledError as error:
             if is_task_cancelled():
                 raise
