@@ -216,10 +216,10 @@ class EventStore:
 
     def _count_used_bytes(self, transaction: Any) -> int:
         """Return the size of the pages that hold events and states, without those that are free."""
-        statistics = [transaction.stat(db) for db in (*self._events.values(), *self._states.values())]
+        tables = [transaction.stat(table) for table in (*self._events.values(), *self._states.values())]
         return sum(
-            (one["branch_pages"] + one["leaf_pages"] + one["overflow_pages"]) * one["psize"]
-            for one in statistics
+            (table["branch_pages"] + table["leaf_pages"] + table["overflow_pages"]) * table["psize"]
+            for table in tables
         )
 
 
