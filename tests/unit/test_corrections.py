@@ -10,8 +10,10 @@ import pytest
 
 from builders.allocator import NOW, a_member, observed
 from tidegate.allocation.curves import MIN_FACTOR
+from tidegate.allocation.errors import InvalidInputError
 from tidegate.api.inference import Tier
 from tidegate.planning.allocator.corrections import Corrections, update_corrections
+from tidegate.planning.allocator.latency import measure_latencies
 from tidegate.planning.allocator.observed_pool import PoolMember
 from tidegate.planning.allocator.signals import Signal, Signals
 from tidegate.planning.allocator.snapshot_builder import build_allocation_view
@@ -80,6 +82,21 @@ def test_it_is_what_is_planned_with() -> None:
     seen = observed(ctr(), corrections={key: each.correction for key, each in looks.known.items()})
     (inference,) = build_allocation_view(seen).snapshot.inferences
     assert inference.placements[0].curve.rate_at(1) == pytest.approx(100 * factor)
+
+
+def test_a_capacity_beyond_all_measure_leaves_out_its_inference_and_no_other() -> None:
+    rate = {"requestsPerSecond": "999999999999"}
+    beyond = a_member("beyond", 2, capacity=rate, slo=SLO)
+    beyond = replace(beyond, claim=replace(beyond.claim, relative_capacity=2.0))
+    with pytest.raises(InvalidInputError):
+        _ = beyond.capacity_curve
+    seen = observed(beyond, ctr(), signals=Signals({}, "", LOOK))
+
+    assert list(update_corrections({}, seen)) == [ctr().key]
+    assert list(measure_latencies(seen)) == [str(ctr().key)]
+    view = build_allocation_view(seen)
+    assert [model.key for model in view.snapshot.inferences] == [str(ctr().key)]
+    assert list(view.excluded) == [beyond.key]
 
 
 def test_what_starts_or_goes_says_nothing() -> None:

@@ -11,6 +11,7 @@ import pytest
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
+from tidegate.api.shared_spares import MAX_SHARED_MODELS
 from tidegate.kube import kinds
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
@@ -528,6 +529,15 @@ def test_the_cluster_of_an_inference_with_spares_stays_the_same_whichever_of_its
     ):
         fed.put(kinds.POD, body, event)
         assert read_clusters() == checked
+
+    # Anyone may write any names into their pod's annotation: those without an Inference are not kept.
+    for number in range(50):
+        names = ",".join(f"made-up-{number}-{name}=1@s" for name in range(100))
+        fed.put(kinds.POD, pod_body("pp", SPARE_LABEL, "0", annotations={SPARE_MODELS_ANNOTATION: names}))
+    assert len(fed.feed._had_spares) == 1 + MAX_SHARED_MODELS
+    fed.put(kinds.POD, without_it)
+    assert len(fed.feed._had_spares) == 1
+    assert read_clusters() == {}
 
     # A new one of the same name has none.
     fed.put(kinds.INFERENCE, inference_body("ctr"), "DELETED")

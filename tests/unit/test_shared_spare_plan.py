@@ -60,6 +60,13 @@ def exists(spare: PlannedSpare, *serving: str, is_placed: bool = True) -> LiveSp
     return LiveSpare(replace(spare, reason=""), dict.fromkeys(serving, 1), is_placed, is_placed)
 
 
+def test_a_model_whose_agent_reports_absurd_memory_gets_no_spare_and_keeps_none_from_others() -> None:
+    versions = {"memory": [{"version": "1", "bytes": 2_000_000_000_000}]}
+    lying = model("ctr", status={"versions": versions})
+    found = plan(pool(lying, model("cvr")))
+    assert [spare.models for spare in found.spares] == [("cvr",)]
+
+
 def test_models_of_one_node_share_a_spare_on_another_as_far_as_it_serves_both() -> None:
     found = plan(pool(model("ctr"), model("cvr")))
     assert found == PoolSparePlan(

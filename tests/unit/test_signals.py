@@ -86,6 +86,7 @@ def test_details_that_cannot_be_true_are_left_out(watcher: Watcher) -> None:
     signal = watcher.offered(a_look(100.0, served_per_s=-1.0, latency_p99_s=nan, queue_s=inf, busy=1.02))
     assert (signal.served_per_s, signal.latency_p99_s, signal.queue_s, signal.busy) == (None, None, None, 1.0)
     assert signal.fresh
+    assert watcher.offered(a_look(100.0, served_per_s=1e13)).served_per_s is None
 
 
 def test_a_failure_holds_all_and_says_why(watcher: Watcher) -> None:

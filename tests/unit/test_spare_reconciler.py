@@ -18,7 +18,7 @@ from builders.placement_world import PlacementWorld
 from builders.rollout_world import SETTINGS
 from tidegate.api.meta import ObjectKey
 from tidegate.api.shared_spares import SharedSparesStatus
-from tidegate.errors import ApiUnavailableError, PermanentError
+from tidegate.errors import ApiUnavailableError, LeadershipLostError, PermanentError
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
 from tidegate.planning.allocator.spare_plan import PlannedSpare, PoolSparePlan
@@ -41,14 +41,18 @@ class World(PlacementWorld):
         super().__init__()
         self.log: list[tuple[str, object]] = []
         self.serving: Mapping[str, int] | None = {}
+        self.newer_leader = False
+        """Whether its agent says so."""
         self.refused: set[str] = set()
         """Namespaces in which the API server refuses everything."""
         self.interrupted: set[str] = set()
         """Namespaces in which it does not answer."""
         self.clock = FakeClock()
+        self.leads_until = 1.0
+        fence = Fence(7, deadline=lambda: self.leads_until, monotonic=lambda: 0.0)
         self.spares = SharedSpares(self.stores, Ownership(self.stores), self.placements)
         self.reconciler = SharedSparesReconciler(
-            applier=Applier(cast(Any, self), self.stores, Fence.unlimited(7)),
+            applier=Applier(cast(Any, self), self.stores, fence),
             agents=cast(Any, self),
             pools=self.pools,
             inferences=self.inferences,
@@ -97,6 +101,9 @@ class World(PlacementWorld):
     # The agent.
 
     async def send_shared_orders(self, pod: PodView, orders: SharedOrders) -> SharedReports | None:
+        if self.newer_leader:
+            message = "the agent has orders of a newer leader"
+            raise LeadershipLostError(message)
         self.log.append(("ordered", {order.owner: order.version for order in orders.orders}))
         assert orders.epoch == 7
         if self.serving is None:
@@ -177,6 +184,19 @@ async def test_a_spare_is_created_and_its_models_get_requests_once_they_are_load
     assert [live.serving for live in world.spares.list_live(POOL)] == [{"ctr": 3, "cvr": 3}]
     await world.reconcile()
     assert world.log == [("ordered", {"ads/ctr": 3, "ads/cvr": 3})]
+
+
+async def test_an_agent_that_says_another_leads_delays_no_other_spare() -> None:
+    world = World()
+    await world.reconcile()
+    world.start_pod()
+    world.newer_leader = True
+    assert await world.reconcile() == timedelta(seconds=1)
+    assert "a newer leader" in world.status().spares[0].problem
+
+    world.leads_until = 0.0
+    with pytest.raises(LeadershipLostError):
+        await world.reconcile()
 
 
 async def a_serving_world() -> World:

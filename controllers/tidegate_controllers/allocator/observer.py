@@ -150,7 +150,7 @@ class PoolObserver:
                     ),
                     ready=other_member.serving_pods,
                     room=free if self._is_auto(share.name) else 0,
-                    curve=other_member.capacity_curve or linear_curve(0.0),
+                    curve=other_member.usable_curve or linear_curve(0.0),
                     is_before=index < names.index(pool),
                     name=share.name,
                 )

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import PermanentError, RetryableError
+from tidegate.errors import LeadershipLostError, PermanentError, RetryableError
 from tidegate.kube.kinds import POD
 from tidegate.kube.store import labels_of
 from tidegate.kube.typed_cache import TypedCache
@@ -113,7 +113,9 @@ class SharedSparesReconciler:
             try:
                 return await self._reconcile_spare(pool, spare, deployment, orders)
             except RetryableError as error:
-                failures.append(error)
+                # A refusal of an agent while this process leads is the problem of its spare alone.
+                if not (isinstance(error, LeadershipLostError) and self._applier.fence.is_valid()):
+                    failures.append(error)
                 return SpareState(problem=str(error)[:1024])
 
         states = await asyncio.gather(*map(reconcile_one, plan.spares))

@@ -219,6 +219,10 @@ class RoutingInputs:
                 return build_features_backend(features, self._list_pods(group))
         return None
 
+    def _is_inference(self, group: _PodGroup) -> bool:
+        backend = self._backends.get(group)
+        return backend is not None and self._inferences.get(backend.object_key) is not None
+
     def _list_pods(self, group: _PodGroup) -> tuple[PodView, ...]:
         label = BACKEND_LABELS[group.kind]
         return self._deadlines.apply_deadlines(
@@ -270,6 +274,10 @@ class RoutingInputs:
             self._spares[group].discard(key)
             if not self._spares[group]:
                 del self._spares[group]
+                if not self._is_inference(
+                    group
+                ):  # anyone may have written any names into the pod's annotation
+                    self._had_spares.discard(group)
         for group in shared:
             self._spares[group].add(key)
         self._had_spares |= shared

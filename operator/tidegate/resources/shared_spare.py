@@ -128,9 +128,9 @@ def format_served_models(models: Mapping[str, SpareModel]) -> str:
 
 
 def parse_served_models(annotations: Mapping[str, str]) -> Mapping[str, SpareModel]:
-    """Parse that annotation; parts that do not parse count as absent."""
+    """Parse that annotation; parts that do not parse count as absent, and so do those beyond what a spare may load."""
     served: dict[str, SpareModel] = {}
-    for part in annotations.get(SPARE_MODELS_ANNOTATION, "").split(","):
+    for part in annotations.get(SPARE_MODELS_ANNOTATION, "").split(",")[:MAX_SHARED_MODELS]:
         name, _, model = part.partition("=")
         version, _, source = model.partition("@")
         if name and version.isdecimal() and source:

@@ -53,11 +53,7 @@ def update_corrections(before: Corrections, observed: AllocationObserved) -> Cor
     }
     for member in observed.members:
         spec = member.inference.spec
-        if (
-            not spec.tier.traits.has_slo
-            or member.has_several_pools
-            or (curve := member.capacity_curve) is None
-        ):
+        if not spec.tier.traits.has_slo or member.has_several_pools or (curve := member.usable_curve) is None:
             continue
         now, settled = observed.now, _count_settled(member)
         about = (spec.model, spec.capacity, spec.slo, member.replica_slices)

@@ -40,7 +40,7 @@ def measure_latencies(observed: AllocationObserved) -> Mapping[str, LatencyMeasu
     measured: dict[str, LatencyMeasurement] = {}
     for member in observed.members:
         spec = member.inference.spec
-        if not spec.tier.traits.has_slo or spec.slo is None or (curve := member.capacity_curve) is None:
+        if not spec.tier.traits.has_slo or spec.slo is None or (curve := member.usable_curve) is None:
             continue
         correction = observed.corrections.get(member.key)
         capacity = (curve if correction is None else correction.apply_to(curve)).rate_at(member.serving_pods)

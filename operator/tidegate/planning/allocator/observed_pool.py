@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from math import ceil
 
 from tidegate.allocation.curves import CapacityCorrection, CapacityCurve
+from tidegate.allocation.errors import InvalidInputError
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode
@@ -111,9 +112,21 @@ class PoolMember:
 
     @property
     def capacity_curve(self) -> CapacityCurve | None:
-        """Return the measured requests per second of its replicas in this pool; None if unknown."""
+        """Return the measured requests per second of its replicas in this pool; None if unknown.
+
+        Raises:
+            InvalidInputError: they are beyond all measure, so that decisions leave it out.
+        """
         capacity = self.inference.spec.capacity
         return None if capacity is None else build_curve(capacity, self.claim.relative_capacity)
+
+    @property
+    def usable_curve(self) -> CapacityCurve | None:
+        """Return the same, or None if it is beyond all measure: for what must not fail for the other members."""
+        try:
+            return self.capacity_curve
+        except InvalidInputError:
+            return None
 
     @property
     def is_scaled(self) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from math import isfinite
 from types import MappingProxyType
 from typing import Final
 
+from tidegate.allocation.errors import MAX_AMOUNT
 from tidegate.api.meta import ObjectKey
 
 CONFIRM_FACTOR: Final = 3.0
@@ -293,7 +293,7 @@ def _is_measured(rates: ClassRates) -> bool:
 
 
 def _check_amount(value: float | None) -> float | None:
-    return value if value is not None and isfinite(value) and value >= 0 else None
+    return value if value is not None and 0 <= value <= MAX_AMOUNT else None
 
 
 def _explain_unusable(scrape: MetricsScrape, policy: StalenessPolicy) -> str:

@@ -8,6 +8,7 @@ from math import inf
 from typing import Final
 
 from tidegate.allocation.curves import linear_curve
+from tidegate.allocation.errors import MAX_AMOUNT
 from tidegate.allocation.shared_spares import NodeShares, SpareRules, measure_node_shares
 from tidegate.allocation.snapshot import ModelInput
 from tidegate.api.inference import ArtefactFormat, Inference
@@ -101,6 +102,6 @@ def _find_bytes(inference: Inference, slices: int, rules: SpareRules) -> float:
     """
     measured = max((version.bytes for version in inference.status.versions.memory), default=0)
     if measured:
-        return float(measured)
+        return min(float(measured), MAX_AMOUNT)
     room = rules.limit_bytes(slices)
     return 0.0 if room == inf else float(room // (rules.max_models + 1))
