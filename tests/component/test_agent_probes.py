@@ -17,18 +17,14 @@ from tidegate_dataplane.agent.probes import probes_app
 class Pod:
     """What the probe looks at."""
 
-    served_model: str | None = "ctr"
+    served_models: tuple[str, ...] = ("ctr",)
     active: bool = False
     answer: bool | None = True
-    is_resting: bool = False
+    resting_models: frozenset[str] = frozenset()
     broken_models: frozenset[str] = frozenset()
 
-    @property
-    def served_models(self) -> tuple[str, ...]:
-        return () if self.served_model is None else (self.served_model,)
-
     async def is_ready(self, model: str) -> bool | None:
-        assert model == self.served_model
+        assert model in self.served_models
         return self.answer
 
 
@@ -57,7 +53,7 @@ async def test_ready_is_what_triton_says(client: TestClient, pod: Pod) -> None:
 
 
 async def test_before_a_model_serves_it_is_not_ready(client: TestClient, pod: Pod) -> None:
-    pod.served_model = None
+    pod.served_models = ()
 
     assert not await ready(client)
 
@@ -73,14 +69,23 @@ async def test_a_slow_answer_changes_nothing(client: TestClient, pod: Pod) -> No
 
 
 async def test_a_pod_whose_model_process_just_ended_is_not_ready(client: TestClient, pod: Pod) -> None:
-    pod.is_resting = True
+    pod.resting_models = frozenset({"ctr"})
     assert not await ready(client)
 
-    pod.is_resting, pod.broken_models = False, frozenset({"ctr"})
+    pod.resting_models, pod.broken_models = frozenset(), frozenset({"ctr"})
     assert not await ready(client)  # it is being loaded anew, however long that takes
 
     pod.broken_models = frozenset({"another"})
     assert await ready(client)
+
+
+async def test_the_end_of_one_models_process_takes_no_other_model_of_a_shared_pod_out_of_service(
+    client: TestClient, pod: Pod
+) -> None:
+    pod.served_models, pod.resting_models = ("ctr", "cvr"), frozenset({"ctr"})
+    assert await ready(client)
+    pod.broken_models = frozenset({"cvr"})
+    assert not await ready(client)
 
 
 async def test_a_draining_pod_is_not_ready_and_still_alive(client: TestClient, pod: Pod) -> None:

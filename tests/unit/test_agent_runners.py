@@ -33,13 +33,13 @@ def hello(version: int = 1, *, server: str = "1-100", kills: int = 0) -> HelloFr
     return HelloFrame("ctr", version, server, kills)
 
 
-def test_a_process_that_ends_is_named_and_rests_the_pod() -> None:
+def test_a_process_that_ends_is_named_and_rests_its_model() -> None:
     pod = Pod()
     pod.runners.add_runner("a", hello())
-    assert not pod.runners.is_resting
+    assert not pod.runners.resting_models
 
     pod.runners.record_disconnect("a")
-    assert pod.runners.is_resting
+    assert pod.runners.resting_models == {"ctr"}
     assert pod.runners.report() == RunnerEnd(version=1, killed_for_memory=False)
     assert pod.ended("other") == 0  # it may be the server that ends
 
@@ -47,7 +47,7 @@ def test_a_process_that_ends_is_named_and_rests_the_pod() -> None:
     assert pod.runners.report() == RunnerEnd(version=1, killed_for_memory=False)
     assert (pod.ended("other"), pod.ended("memory")) == (1, 0)
     pod.now = REST_S
-    assert not pod.runners.is_resting
+    assert not pod.runners.resting_models
     pod.now = RECENTLY_S
     assert pod.runners.report() is None
 
@@ -67,13 +67,13 @@ def test_who_is_unloaded_or_whose_server_was_restarted_has_not_ended_by_itself()
     pod.runners.add_runner("a", hello())
     pod.runners.remove_runner("a")
     pod.runners.record_disconnect("a")
-    assert not pod.runners.is_resting
+    assert not pod.runners.resting_models
 
     pod.runners.add_runner("b", hello())
     pod.runners.record_disconnect("b")
     pod.runners.add_runner("c", hello(server="1-900", kills=5))
     assert pod.runners.report() is None
-    assert not pod.runners.is_resting
+    assert not pod.runners.resting_models
     assert pod.ended("other") == pod.ended("memory") == 0
 
 
@@ -128,7 +128,7 @@ def test_a_pod_whose_process_keeps_ending_rests_longer_each_time() -> None:
         pod.runners.add_runner(number, hello())
         pod.runners.record_disconnect(number)
         ended = pod.now
-        while pod.runners.is_resting:
+        while pod.runners.resting_models:
             pod.now += 1.0
         rests.append(pod.now - ended)
 
@@ -137,7 +137,7 @@ def test_a_pod_whose_process_keeps_ending_rests_longer_each_time() -> None:
     pod.runners.add_runner("late", hello())
     pod.runners.record_disconnect("late")
     pod.now += REST_S
-    assert not pod.runners.is_resting
+    assert not pod.runners.resting_models
 
 
 def test_a_runner_that_ended_while_no_agent_listened_is_missed() -> None:
@@ -216,7 +216,7 @@ def test_a_runner_that_comes_back_in_time_is_not_missed_and_one_that_never_does_
 def test_a_peer_that_never_said_who_it_is_changes_nothing() -> None:
     pod = Pod()
     pod.runners.record_disconnect("a")
-    assert not pod.runners.is_resting
+    assert not pod.runners.resting_models
 
 
 def test_a_runner_says_first_who_it_is_and_at_last_that_it_goes(tmp_path: Path) -> None:

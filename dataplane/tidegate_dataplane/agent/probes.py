@@ -47,8 +47,10 @@ def probes_app(
         if drain.active:
             return web.Response(text="draining\n", status=503)
         served = agent.served_models
-        intact = [model for model in served if model not in runners.broken_models]
-        if runners.is_resting or (served and not intact):
+        ended = runners.broken_models | runners.resting_models
+        # Of a spare that Inferences share, the end of one model's process takes none of the others out of service.
+        intact = [model for model in served if model not in ended]
+        if served and not intact:
             return web.Response(text="the model's process ended\n", status=503)
         answers = await asyncio.gather(*(server.is_ready(model) for model in intact))
         # A pod that is short of CPU is slow, not broken; Triton's own liveness probe detects a hang.

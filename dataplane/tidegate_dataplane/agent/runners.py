@@ -6,7 +6,7 @@ Triton still reports such a model as ready, and answers each of its requests wit
 import math
 import time
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ from tidegate_dataplane.sampling.frames import HelloFrame
 log = structlog.get_logger()
 
 REST_S = 4.0
-"""How long the pod is unready after a runner has ended: long enough for two failed probes of the kubelet.
+"""How long a model is not ready after one of its runners has ended: long enough for two failed probes of the kubelet.
 
 It doubles with each end of the last REMEMBERED_S, since a request that ends the process is likely to come again.
 """
@@ -49,7 +49,8 @@ class RunnerRegistry:
         self._clock = clock
         self._connected: dict[Hashable, HelloFrame] = {}
         self._losses: dict[tuple[str, int], _Loss] = {}
-        self._ends_s: deque[float] = deque(maxlen=8)
+        self._ends_s: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=8))
+        """When runners of a model ended."""
         self._missing_since: dict[str, float] = {}
         self._never_connected: set[str] = set()
         self._listening = False
@@ -108,7 +109,7 @@ class RunnerRegistry:
         if hello is None:
             return
         self._losses[hello.model, hello.version] = _Loss(hello)
-        self._ends_s.append(self._clock())
+        self._ends_s[hello.model].append(self._clock())
         self._record_end(hello, for_memory=False)
         self._mark_broken(hello.model)
         for wake in self._wakes:
@@ -180,10 +181,13 @@ class RunnerRegistry:
         return dict(self._marks)
 
     @property
-    def is_resting(self) -> bool:
-        """Return whether a runner was lost so recently that the pod must not get requests yet."""
+    def resting_models(self) -> frozenset[str]:
+        """Return the models that have lost a runner so recently that they must not get requests yet."""
+        return frozenset(model for model in self._ends_s if self._is_resting(model))
+
+    def _is_resting(self, model: str) -> bool:
         now = self._clock()
-        recent_ends_s = [end_s for end_s in self._ends_s if now - end_s < REMEMBERED_S]
+        recent_ends_s = [end_s for end_s in self._ends_s[model] if now - end_s < REMEMBERED_S]
         return bool(recent_ends_s) and now - recent_ends_s[-1] < min(
             REST_S * 2 ** (len(recent_ends_s) - 1), MAX_REST_S
         )
