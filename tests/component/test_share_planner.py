@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc.aio
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from prometheus_client import CollectorRegistry
 
 from builders.inference import inference_body
@@ -24,12 +29,13 @@ from tidegate.publisher import share_planner
 from tidegate.publisher.routing_inputs import RoutingInputs
 from tidegate.publisher.share_planner import SharePlanner, build_loads, resolve_gateways
 from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SPARE_LABEL, SPARE_MODELS_ANNOTATION
+from tidegate.routing.bootstrap import STATS_PATH
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.incremental import IncrementalTranslator
 from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.telemetry.route_rates import RouteRates
 from tidegate.xds.metrics import XdsMetrics
-from tidegate.xds.shares import AdmittedShares
+from tidegate.xds.shares import SHARES_TTL_S, AdmittedShares
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 REST_ROUTE = "access/ads/ctr/rest"
@@ -316,3 +322,37 @@ async def test_a_round_that_fails_renews_nothing_and_the_next_one_follows(
     assert planner.shares.resource.version == version
     assert ("admitted shares" in planner.inputs.faults.failures) is is_fault
     planning.cancel()
+
+
+async def test_a_gateway_whose_page_never_ends_keeps_no_round_from_the_others_for_longer_than_shares_last() -> (
+    None
+):
+    completed = itertools.count(100, 100)
+
+    async def get_page(_: web.Request) -> web.Response:
+        counter = "vhost.access/ads/ctr.route.rest.upstream_rq_completed"
+        return web.Response(text=f"{counter}: {next(completed)}\nserver.uptime: 5\n")
+
+    async def trickle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b"x")
+                await asyncio.sleep(0.1)
+        return response
+
+    async with AsyncExitStack() as stack:
+        gateways: list[ScrapeTarget] = []
+        for name, handler in (("slow", trickle), ("good", get_page)):
+            app = web.Application()
+            app.router.add_get(STATS_PATH, handler)
+            server = await stack.enter_async_context(TestServer(app, host="127.0.0.1"))
+            gateways.append(ScrapeTarget(name, f"127.0.0.1:{server.port}"))
+        rates = RouteRates()
+        async with asyncio.timeout(SHARES_TTL_S):
+            assert await rates.read_gateways(gateways) is None, "one page gives no rate"
+        async with asyncio.timeout(SHARES_TTL_S):
+            by_route = await rates.read_gateways(gateways)
+        assert by_route is not None
+        assert by_route[REST_ROUTE] > 0

@@ -185,10 +185,11 @@ async def read_pages(
     pattern: str,
     parse: Callable[[EnvoyStatistics], T],
     monotonic: Callable[[], float],
+    limits: aiohttp.ClientTimeout = _TIMEOUT,
 ) -> Mapping[str, T | None]:
-    """Return the parsed statistics that match `pattern`, by the name of the gateway; None if it sent no valid page.
+    """Return the parsed statistics that match `pattern`, by the name of the gateway; None if it sent no valid page in time.
 
-    `parse` runs in a thread, and may raise ValueError.
+    `limits` are for each gateway. `parse` runs in a thread, and may raise ValueError.
     """
     slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -201,7 +202,7 @@ async def read_pages(
             log.warning("gateway_silent", gateway=gateway.name, error=str(error) or type(error).__name__)
             return None
 
-    async with make_bounded_session(_TIMEOUT) as session:
+    async with make_bounded_session(limits) as session:
         pages = await asyncio.gather(*(read_page(session, gateway) for gateway in gateways))
     return {gateway.name: page for gateway, page in zip(gateways, pages, strict=True)}
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import aiohttp
+
 from tidegate.routing.envoy_names import (
     NO_POD_DETAILS,
     OVERLOAD_DETAILS,
@@ -25,6 +27,10 @@ _WINDOW_S: Final = 3.0
 """Rates are taken over this long: the counts of one second depend too much on chance."""
 _FORGET_AFTER_S: Final = 10.0
 """The last rates of a gateway that does not answer count for this long."""
+
+
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=3, sock_connect=1, sock_read=2)
+"""Of one gateway: while it is waited for, the shares of all others are not renewed, and expire (xds.shares.SHARES_TTL_S)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +66,8 @@ class RouteRates:
 
     async def read_gateways(self, gateways: Sequence[ScrapeTarget]) -> Mapping[str, float] | None:
         """Read all gateways; return requests per second by route, summed, or None without two pages of any gateway."""
-        return self.add_pages(
-            await read_pages(gateways, _QUERY, parse_route_page, time.monotonic), time.monotonic()
-        )
+        pages = await read_pages(gateways, _QUERY, parse_route_page, time.monotonic, _TIMEOUT)
+        return self.add_pages(pages, time.monotonic())
 
     def add_pages(self, pages: Mapping[str, RoutePage | None], now_s: float) -> Mapping[str, float] | None:
         """Add the newest page of each gateway, None for one that is silent, and return the rates."""
