@@ -15,6 +15,7 @@ from builders.certificates import Authority
 from builders.desired import a_desired_state
 from builders.https_server import https_server
 from builders.onnx_models import a_model, a_tensor, with_external_data
+from tidegate_dataplane.agent.artefacts import hf
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
@@ -44,6 +45,8 @@ class Hub:
     token: str | None = None
     lie: bool = False
     """Whether it promises another sha256 than that of the content."""
+    repeats: bool = False
+    """Whether each page of a listing is followed by the same one."""
     moves: bool = False
     """Whether `main` moves on as soon as it was looked up."""
 
@@ -79,8 +82,9 @@ class Hub:
             }
             for name in names[start : start + 2]
         ]
-        following = str(request.url.update_query(cursor=str(start + 2)))
-        headers = {"Link": f'<{following}>; rel="next"'} if start + 2 < len(names) else {}
+        following = str(request.url.update_query(cursor=str(start if self.repeats else start + 2)))
+        has_next = self.repeats or start + 2 < len(names)
+        headers = {"Link": f'<{following}>; rel="next"'} if has_next else {}
         return web.json_response(entries, headers=headers)
 
 
@@ -131,6 +135,18 @@ async def test_the_revision_is_the_version(hub: Hub, folder: Path) -> None:
     assert [(file.path, file.sha256) for file in facts.files] == [
         ("model.onnx", hashlib.sha256(MODEL).hexdigest())
     ]
+
+
+async def test_a_listing_that_never_ends_is_refused(
+    hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hf, "MAX_FILES", 20)
+    hub.repeats = True
+
+    assert await refused(hub, folder) == (
+        FailureReason.ARTEFACT_INVALID,
+        "hf://Ads/Ctr at revision 3 holds more than 20 files",
+    )
 
 
 async def test_a_branch_is_read_at_one_commit_even_while_it_moves(hub: Hub, folder: Path) -> None:

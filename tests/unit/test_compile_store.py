@@ -388,3 +388,16 @@ def test_a_compiler_that_starts_again_waits_for_nothing_of_the_one_before_and_lo
     assert not (pod.root / "outgoing" / ".half").exists()
     pod.let_agent_act()
     assert [call.split()[0] for call in store.calls] == ["put", "put"]
+
+
+def test_a_graph_that_cannot_be_read_leaves_no_entry_on_the_node(tmp_path: Path) -> None:
+    pod = StorePod(tmp_path / "a", FakeStore(), on_node=True)
+    assert pod.node is not None
+    folder = tmp_path / "graph.onnx"
+    folder.mkdir()  # has a size, and cannot be read
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+
+    assert not pod.cache.add_file("graph", folder)
+
+    assert list((pod.node.root / "incoming").iterdir()) == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from builders.desired import a_desired_state
 from builders.features import Lookup, LookupType, a_plan, of_item, of_user, write_table
 from builders.pretended_server import PretendedServer
 from builders.waiting import eventually
+from tidegate_dataplane.agent import table_refresh
 from tidegate_dataplane.agent.artefacts.folder_source import folder_source
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource, ResumePoint
 from tidegate_dataplane.agent.artefacts.table_convert import ConvertTable
@@ -709,6 +710,28 @@ async def test_a_table_whose_download_outlasts_its_order_is_dropped(pod: Refresh
 
     assert pod.answer() == [7, 7, 7]
     assert (len(pod.downloads), len(pod.server.loads)) == (downloads, loads)
+    assert list((pod.folder / "repository" / ".incoming").iterdir()) == []
+
+
+async def test_a_table_that_is_fetched_in_the_moment_of_another_order_is_dropped(
+    pod: RefreshWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run_before_order(changed: asyncio.Event, work: Coroutine[Any, Any, Any]) -> Any:
+        fetched = await work
+        order_other_users(pod)
+        while await pod.agent.take_step():
+            pass
+        return fetched
+
+    monkeypatch.setattr(table_refresh, "run_unless", run_before_order)
+    pod.publish_users(2)
+    pod.now_s += LONGEST_S
+    await pod.agent.tables.check_tables()
+    monkeypatch.undo()
+    await pod.settle()
+
+    assert pod.answer() == [7, 7, 7]
+    assert pod.table.problem is None
     assert list((pod.folder / "repository" / ".incoming").iterdir()) == []
 
 

@@ -234,7 +234,7 @@ class TableRefresher:
         if refusal is not None and await asyncio.to_thread(self._is_refused, identity, checks):
             raise ArtefactError(refusal.reason, refusal.message)
         try:
-            self._new = await run_unless(self._reordered, self._fetch_table(served, table, refresh))
+            new = await run_unless(self._reordered, self._fetch_table(served, table, refresh))
         except NoRoomError as error:
             checks.refuse_content(identity, error.refusal, error.needed_bytes)
             raise
@@ -248,7 +248,12 @@ class TableRefresher:
             if not error.refusal.is_transient:
                 checks.refuse_content(identity, error.refusal)
             raise
-        if self._new is None:
+        if new is not None and served.order != self._order:
+            # There is another order since the table was fetched.
+            await asyncio.to_thread(self._repository.discard_folder, new.staging)
+            return
+        self._new = new
+        if new is None:
             checks.clear_refusal()
         else:
             self._wake()

@@ -97,13 +97,17 @@ class CompileCache:
         entry = None if self._node is None else self._node.begin_entry(size)
         if entry is None:
             return False
-        if isinstance(content, bytes):
-            entry.append(content)
-        else:
-            with content.open("rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    entry.append(chunk)
-        entry.finish(name, complete=True, expected_sha256=None)
+        is_complete = False
+        try:
+            if isinstance(content, bytes):
+                entry.append(content)
+            else:
+                with content.open("rb") as file:
+                    while chunk := file.read(_CHUNK_BYTES):
+                        entry.append(chunk)
+            is_complete = True
+        finally:
+            entry.finish(name, complete=is_complete, expected_sha256=None)
         return True
 
     def _fetch_file(self, name: str) -> Path | None:

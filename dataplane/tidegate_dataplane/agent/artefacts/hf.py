@@ -124,15 +124,17 @@ class HfSource:
             if _COMMIT.fullmatch(commit) is None:
                 raise _unexpected_answer(self._artefact, f"commit {commit[:60]!r}")
             files: dict[str, str | None] = {}
+            pages = 0
             url: str | None = f"{api}/tree/{commit}/{quote(self._folder.rstrip('/'))}?recursive=true"
             while url is not None:
                 body, url = await self._get_page(url)
+                pages += 1  # each has a file or a folder
                 for entry in _parse_body(_ENTRIES.validate_json, body, self._artefact):
                     if entry.type == "file" and entry.path.startswith(self._folder):
                         name = check_relative_path(entry.path.removeprefix(self._folder), subject="file")
                         oid = entry.lfs.oid if entry.lfs else ""
                         files[name] = oid if _SHA256.fullmatch(oid) else None
-                if len(files) > MAX_FILES:
+                if max(len(files), pages) > MAX_FILES:
                     raise ArtefactError(
                         FailureReason.ARTEFACT_INVALID, f"{self._artefact} holds more than {MAX_FILES} files"
                     )
