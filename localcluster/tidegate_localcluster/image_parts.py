@@ -173,9 +173,7 @@ def find_uv() -> str:
     """Return the path of uv, on PATH or beside our Python; raises ImageBuildError without it."""
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
-        raise ImageBuildError(
-            "staging Python packages for images needs uv, and it is not on PATH: pip install uv"
-        )
+        raise ImageBuildError("uv, which fetches the Python packages, is not on PATH: pip install uv")
     return uv
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import yaml
 
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.image_parts import read_project_version
+from tidegate_localcluster.image_parts import find_uv, read_project_version
 from tidegate_localcluster.progress import Progress, run_with_progress
 from tidegate_localcluster.publish_images import print_progress
 
@@ -37,9 +37,7 @@ def make_zipapp(source_root: Path, target: Path, progress: Progress) -> None:
 
     It runs with a Python of the same minor version, on the same operating system and architecture. Raises LocalClusterError.
     """
-    uv = shutil.which("uv")
-    if uv is None:
-        raise PluginError("PATH has no uv: `make plugin` installs it")
+    uv = find_uv()
     with tempfile.TemporaryDirectory() as scratch:
         requirements = Path(scratch) / "requirements.txt"
         export: list[str | Path] = [uv, "export", "--frozen", "--no-dev", "--no-emit-project", "--no-hashes"]
@@ -50,7 +48,19 @@ def make_zipapp(source_root: Path, target: Path, progress: Progress) -> None:
             directory=source_root,
         )
         made = Path(scratch) / target.name
-        pack: list[str | Path] = [uv, "tool", "run", "--from", PEX, "pex", ".", "-r", requirements]
+        pack: list[str | Path] = [
+            uv,
+            "tool",
+            "run",
+            "--python",
+            sys.executable,
+            "--from",
+            PEX,
+            "pex",
+            ".",
+            "-r",
+            requirements,
+        ]
         run_with_progress(
             [*pack, "--script", "tidegate", "--venv", "prepend", "--output-file", made],
             task=f"packing the command and its packages into {target.name}",

@@ -324,7 +324,7 @@ async def test_a_round_that_fails_renews_nothing_and_the_next_one_follows(
     planning.cancel()
 
 
-async def test_a_gateway_whose_page_never_ends_keeps_no_round_from_the_others_for_longer_than_shares_last() -> (
+async def test_gateways_whose_pages_never_end_keep_no_round_from_the_others_for_longer_than_shares_last() -> (
     None
 ):
     completed = itertools.count(100, 100)
@@ -344,7 +344,7 @@ async def test_a_gateway_whose_page_never_ends_keeps_no_round_from_the_others_fo
 
     async with AsyncExitStack() as stack:
         gateways: list[ScrapeTarget] = []
-        for name, handler in (("slow", trickle), ("good", get_page)):
+        for name, handler in (*((f"slow-{number}", trickle) for number in range(8)), ("good", get_page)):
             app = web.Application()
             app.router.add_get(STATS_PATH, handler)
             server = await stack.enter_async_context(TestServer(app, host="127.0.0.1"))

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tidegate_localcluster import publish_plugin
+from tidegate_localcluster.buildah import ImageBuildError
 from tidegate_localcluster.publish_plugin import PluginError, describe_plugin, main, make_zipapp, pack_archive
 
 URL = "https://example.com/plugins"
@@ -77,5 +78,6 @@ def test_without_uv_the_message_names_the_command_that_brings_it(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(checkout))
-    with pytest.raises(PluginError, match="`make plugin` installs it"):
+    monkeypatch.setattr(publish_plugin.sys, "executable", str(checkout / "python"))
+    with pytest.raises(ImageBuildError, match="pip install uv"):
         make_zipapp(checkout, checkout / "tidegate.pyz", lambda _: None)

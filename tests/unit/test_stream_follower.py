@@ -112,6 +112,17 @@ async def test_a_pod_that_lacks_old_messages_of_some_partition_has_not_caught_up
         assert report.pending == 1_000_000
 
 
+@pytest.mark.parametrize(("count", "reported"), [(10**400, 2**62), (-5, 0)])
+async def test_a_number_of_messages_beyond_all_measure_still_fits_into_the_report(
+    store: EventStore, count: int, reported: int
+) -> None:
+    broker = ScriptedBroker([a_read(1, pending=count, complete_until_s=None)])
+    async with following(store, broker) as follower:
+        report = await until(follower, lambda report: report.pending is not None)
+        assert report.pending == reported
+        assert EventStreamReport.model_validate_json(report.to_json()) == report
+
+
 async def test_a_pod_whose_place_is_not_known_has_not_caught_up(store: EventStore) -> None:
     broker = ScriptedBroker([a_read(1, pending=None, complete_until_s=None)])
     async with following(store, broker) as follower:

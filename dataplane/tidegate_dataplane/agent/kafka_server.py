@@ -149,8 +149,9 @@ class KafkaServer:
             raise self.translate_error(error) from error
         except UnicodeDecodeError as error:  # from aiokafka, which reads no further record of that batch
             raise self.refusal_error(
-                f"a record has a header whose name is no UTF-8 ({error.object[:40]!r}), and cannot be read: move on to the records "
-                "after its batch with kafka-delete-records.sh, and correct the producer"
+                f"a record has a header whose name is no UTF-8 ({error.object[:40]!r}), and cannot be read: correct the producer, and "
+                "move on behind the record's batch: near-line work by kafka-consumer-groups.sh --reset-offsets at replicas 0, features by "
+                "kafka-delete-records.sh, which deletes for all consumers"
             ) from error
         except asyncio.CancelledError as error:
             if is_task_cancelled():

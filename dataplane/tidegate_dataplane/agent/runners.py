@@ -182,7 +182,7 @@ class RunnerRegistry:
 
     @property
     def resting_models(self) -> frozenset[str]:
-        """Return the models that have lost a runner so recently that they must not get requests yet."""
+        """Return the models that have lost a runner so recently that a pod of theirs alone must not get requests yet."""
         return frozenset(model for model in self._ends_s if self._is_resting(model))
 
     def _is_resting(self, model: str) -> bool:

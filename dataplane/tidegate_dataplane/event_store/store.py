@@ -105,8 +105,10 @@ class EventStore:
         """
         try:
             self._write_events(stream, events, before, after, now_ms)
-        except StoreFullError:
-            # Pages that the last transaction freed can be used after one more transaction.
+        except StoreFullError as error:
+            if error.__cause__ is None:
+                raise
+            # LMDB lacks free pages: those that the last transaction freed can be used after one more transaction.
             self._rewrite_state(stream)
             self._write_events(stream, events, before, after, now_ms)
 
@@ -166,7 +168,7 @@ class EventStore:
             transaction.put(_STATE, after.to_json().encode(), db=states)
             used = self._count_used_bytes(transaction)
             if used > max(self._most_bytes, used_before):
-                raise _full_error(f"{used} of {self._most_bytes} bytes")
+                raise _full_error(f"it has {self._most_bytes} bytes")
 
     def _rewrite_state(self, stream: str) -> None:
         with self._begin_write() as transaction:

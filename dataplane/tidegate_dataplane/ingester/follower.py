@@ -34,6 +34,8 @@ from tidegate_dataplane.ingester.transaction import (
 
 log = structlog.get_logger()
 
+_MOST_MESSAGES: Final = 2**62
+"""A broker that reports more, or less than none, is wrong: a report has no longer integers."""
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 5.0
 CURRENT_WITHIN_S: Final = 1.0
@@ -113,7 +115,7 @@ class StreamFollower:
             source=self._stream.name,
             caught_up=self._caught_up,
             lag_s=max(now_s - self._current_at_s, 0.0),
-            pending=self._pending,
+            pending=None if self._pending is None else min(max(self._pending, 0), _MOST_MESSAGES),
             stored=self._state.stored,
             refused=self._state.refused,
             last_refused=self._state.last_refused,

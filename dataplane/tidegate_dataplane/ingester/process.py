@@ -183,11 +183,11 @@ async def _write_reports(
     boot_id = read_boot_id()
     while True:
         now_s = time.time()
-        reports = tuple(follower.build_report(now_s) for follower in followers)
         try:
+            reports = tuple(follower.build_report(now_s) for follower in followers)
             report = IngesterReport(at_s=now_s, boot_id=boot_id, streams=reports)
             await asyncio.to_thread(store.publish_report, report)
-        except (OSError, StoreError) as error:
+        except (OSError, StoreError, ValueError) as error:
             log.warning("report_not_written", error=str(error))
         released = await asyncio.to_thread(store.release_readers)
         if released:

@@ -186,12 +186,13 @@ async def read_pages(
     parse: Callable[[EnvoyStatistics], T],
     monotonic: Callable[[], float],
     limits: aiohttp.ClientTimeout = _TIMEOUT,
+    at_once: int = _AT_ONCE,
 ) -> Mapping[str, T | None]:
     """Return the parsed statistics that match `pattern`, by the name of the gateway; None if it sent no valid page in time.
 
-    `limits` are for each gateway. `parse` runs in a thread, and may raise ValueError.
+    `limits` are for each gateway, of which `at_once` are read at a time. `parse` runs in a thread, and may raise ValueError.
     """
-    slots = asyncio.Semaphore(_AT_ONCE)
+    slots = asyncio.Semaphore(at_once)
 
     async def read_page(session: aiohttp.ClientSession, gateway: ScrapeTarget) -> T | None:
         try:

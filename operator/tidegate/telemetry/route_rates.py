@@ -32,6 +32,9 @@ _FORGET_AFTER_S: Final = 10.0
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=3, sock_connect=1, sock_read=2)
 """Of one gateway: while it is waited for, the shares of all others are not renewed, and expire (xds.shares.SHARES_TTL_S)."""
 
+_AT_ONCE: Final = 16
+"""Gateways that are read at a time: the pages are small, and several that do not answer must not take that long together either."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoutePage:
@@ -66,7 +69,7 @@ class RouteRates:
 
     async def read_gateways(self, gateways: Sequence[ScrapeTarget]) -> Mapping[str, float] | None:
         """Read all gateways; return requests per second by route, summed, or None without two pages of any gateway."""
-        pages = await read_pages(gateways, _QUERY, parse_route_page, time.monotonic, _TIMEOUT)
+        pages = await read_pages(gateways, _QUERY, parse_route_page, time.monotonic, _TIMEOUT, _AT_ONCE)
         return self.add_pages(pages, time.monotonic())
 
     def add_pages(self, pages: Mapping[str, RoutePage | None], now_s: float) -> Mapping[str, float] | None:

@@ -9,6 +9,7 @@ from typing import Final
 
 import aiohttp
 
+from tidegate_dataplane.agent.nearline.failure_policy import LONGEST_PAUSE_S as LONGEST_REDELIVERY_S
 from tidegate_dataplane.agent.nearline.failure_policy import FaultOrigin
 from tidegate_dataplane.agent.nearline.message import InferenceTensor, MalformedError
 from tidegate_dataplane.agent.nearline.model import MAX_MESSAGE_CHARS, NoAnswerError
@@ -68,6 +69,7 @@ class FeatureClient:
         self._pause_s, self._retry_at = FIRST_PAUSE_S, 0.0
         self._ready_since: float | None = None
         """Since when the FeatureCompute is ready again after a request that was not answered."""
+        self._settled_s = self._call.timeout_us / 1e6 + LONGEST_REDELIVERY_S + REPORTED_AFTER_S
 
     @property
     def is_failing(self) -> bool:
@@ -78,13 +80,13 @@ class FeatureClient:
     def problem(self) -> str:
         """Return why the FeatureCompute has not answered for some seconds; empty if it has.
 
-        It is also empty once the FeatureCompute has been ready for longer than a request takes to fail: no message has come since.
+        It is also empty once the FeatureCompute has been ready for so long that a message which failed would have come again.
         """
-        now = self._clock()
-        settled_s = self._call.timeout_us / 1e6 + REPORTED_AFTER_S
-        if self._ready_since is not None and now - self._ready_since >= settled_s:
-            return ""
-        return self._problem if now - self._failing_since >= REPORTED_AFTER_S else ""
+        lasts = self._clock() - self._failing_since >= REPORTED_AFTER_S
+        return self._problem if lasts and not self._is_over() else ""
+
+    def _is_over(self) -> bool:
+        return self._ready_since is not None and self._clock() - self._ready_since >= self._settled_s
 
     async def close_client(self) -> None:
         """Close the connections."""
@@ -203,12 +205,14 @@ class FeatureClient:
         self._problem, self._pause_s, self._ready_since = "", FIRST_PAUSE_S, None
 
     def _note_unready(self, problem: str) -> bool:
+        if self._is_over():
+            self._failing_since = self._clock()
         self._problem, self._ready_since = problem, None
         return False
 
     def _note_absence(self, problem: str) -> NoAnswerError:
         now = self._clock()
-        if not self._problem:
+        if not self._problem or self._is_over():
             self._failing_since = now
         if self._ready_since is not None:
             self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
