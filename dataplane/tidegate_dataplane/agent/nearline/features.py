@@ -80,7 +80,7 @@ class FeatureClient:
     def problem(self) -> str:
         """Return why the FeatureCompute has not answered for some seconds; empty if it has.
 
-        It is also empty once the FeatureCompute has been ready for so long that a message which failed would have come again.
+        It is also empty once the FeatureCompute has been ready longer than the longest pause until a failed message comes again.
         """
         lasts = self._clock() - self._failing_since >= REPORTED_AFTER_S
         return self._problem if lasts and not self._is_over() else ""
