@@ -48,21 +48,20 @@ def make_zipapp(source_root: Path, target: Path, progress: Progress) -> None:
             directory=source_root,
         )
         made = Path(scratch) / target.name
-        pack: list[str | Path] = [
-            uv,
-            "tool",
-            "run",
-            "--python",
-            sys.executable,
-            "--from",
-            PEX,
-            "pex",
-            ".",
-            "-r",
-            requirements,
-        ]
+        pex: list[str | Path] = [uv, "tool", "run", "--python", sys.executable, "--from", PEX, "pex"]
         run_with_progress(
-            [*pack, "--script", "tidegate", "--venv", "prepend", "--output-file", made],
+            [
+                *pex,
+                ".",
+                "-r",
+                requirements,
+                "--script",
+                "tidegate",
+                "--venv",
+                "prepend",
+                "--output-file",
+                made,
+            ],
             task=f"packing the command and its packages into {target.name}",
             progress=progress,
             directory=source_root,
@@ -87,9 +86,7 @@ def pack_archive(zipapp: Path, licence: Path, archive: Path) -> None:
 
 def describe_plugin(version: str, archive: Path, url: str) -> Mapping[str, Any]:
     """Return the manifest with which krew installs the archive, which will be found below `url`. Raises PluginError."""
-    system, machine = platform.system().lower(), platform.machine()
-    if machine not in _ARCHITECTURES:
-        raise PluginError(f"krew has no name for the architecture {machine}")
+    system, architecture = _find_platform()
     return {
         "apiVersion": "krew.googlecontainertools.github.com/v1alpha2",
         "kind": "Plugin",
@@ -102,7 +99,7 @@ def describe_plugin(version: str, archive: Path, url: str) -> Mapping[str, Any]:
             "caveats": f"Needs python{_python_version()} on the PATH. `kubectl tidegate doctor` checks the cluster and your rights.\n",
             "platforms": [
                 {
-                    "selector": {"matchLabels": {"os": system, "arch": _ARCHITECTURES[machine]}},
+                    "selector": {"matchLabels": {"os": system, "arch": architecture}},
                     "uri": f"{url.rstrip('/')}/{archive.name}",
                     "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
                     "bin": PLUGIN,
@@ -122,8 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_zipapp(options.root, zipapp, print_progress)
         print_progress(f"next: copy {zipapp} to a folder on your PATH as {PLUGIN}")
         if options.url:
-            architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
-            archive = folder / f"tidegate-{version}-{platform.system().lower()}-{architecture}.tar.gz"
+            archive = folder / f"tidegate-{version}-{'-'.join(_find_platform())}.tar.gz"
             pack_archive(zipapp, options.root / "LICENSE", archive)
             manifest = folder / MANIFEST
             manifest.write_text(
@@ -153,6 +149,14 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.url and not options.url.startswith(("https://", "http://")):
         parser.error(f"{options.url} is no address: it begins with https:// or http://")
     return options
+
+
+def _find_platform() -> tuple[str, str]:
+    """Return krew's names of this operating system and architecture. Raises PluginError."""
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        raise PluginError(f"krew has no name for the architecture {machine}")
+    return platform.system().lower(), _ARCHITECTURES[machine]
 
 
 def _python_version() -> str:

@@ -9,6 +9,13 @@ from pydantic.alias_generators import to_camel
 
 _LEAST_INTEGER: Final = -(2**63)
 _GREATEST_INTEGER: Final = 2**64 - 1
+_GREATEST_COUNT: Final = 2**62
+"""So that the sum of two counts is no integer beyond those."""
+
+
+def fit_count(count: int) -> int:
+    """Return what a report can contain of a number that a broker has sent: one that sends more, or less than none, is wrong."""
+    return min(max(count, 0), _GREATEST_COUNT)
 
 
 class ContractModel(BaseModel):

@@ -15,6 +15,7 @@ from tidegate_dataplane.contract import (
     EventStreamReport,
     StreamProblem,
 )
+from tidegate_dataplane.contract.base import fit_count
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.writer import EventWriter, StoreError
 from tidegate_dataplane.ingester.broker import (
@@ -33,9 +34,6 @@ from tidegate_dataplane.ingester.transaction import (
 )
 
 log = structlog.get_logger()
-
-_MOST_MESSAGES: Final = 2**62
-"""A broker that reports more, or less than none, is wrong: a report has no longer integers."""
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 5.0
 CURRENT_WITHIN_S: Final = 1.0
@@ -115,7 +113,7 @@ class StreamFollower:
             source=self._stream.name,
             caught_up=self._caught_up,
             lag_s=max(now_s - self._current_at_s, 0.0),
-            pending=None if self._pending is None else min(max(self._pending, 0), _MOST_MESSAGES),
+            pending=None if self._pending is None else fit_count(self._pending),
             stored=self._state.stored,
             refused=self._state.refused,
             last_refused=self._state.last_refused,

@@ -274,9 +274,8 @@ class RoutingInputs:
             self._spares[group].discard(key)
             if not self._spares[group]:
                 del self._spares[group]
-                if not self._is_inference(
-                    group
-                ):  # anyone may have written any names into the pod's annotation
+                # Anyone may have written any names into the pod's annotation.
+                if not self._is_inference(group):
                     self._had_spares.discard(group)
         for group in shared:
             self._spares[group].add(key)

@@ -27,11 +27,8 @@ _WINDOW_S: Final = 3.0
 """Rates are taken over this long: the counts of one second depend too much on chance."""
 _FORGET_AFTER_S: Final = 10.0
 """The last rates of a gateway that does not answer count for this long."""
-
-
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=3, sock_connect=1, sock_read=2)
 """Of one gateway: while it is waited for, the shares of all others are not renewed, and expire (xds.shares.SHARES_TTL_S)."""
-
 _AT_ONCE: Final = 16
 """Gateways that are read at a time: the pages are small, and several that do not answer must not take that long together either."""
 

@@ -41,6 +41,7 @@ from tidegate_dataplane.agent.nearline.model import AnsweringModel, NoAnswerErro
 from tidegate_dataplane.agent.nearline.tasks import cancel_tasks
 from tidegate_dataplane.agent.nearline.window import Delivery, DeliveryWindow
 from tidegate_dataplane.contract import StreamCount, StreamOrder
+from tidegate_dataplane.contract.base import fit_count
 
 log = structlog.get_logger()
 
@@ -59,8 +60,6 @@ GIVE_BACK_WITHIN_S: Final = 1.0
 MAX_TRACKED_LOSSES: Final = 1_000
 """Messages for which losses of the server are counted; a pod has one or two of them at a time."""
 COUNT_EVERY_S: Final = 2.0
-_MOST_MESSAGES: Final = 2**62
-"""Brokers that report more, or less than none, are wrong: two such numbers still fit into the report."""
 YIELD_S: Final = 2.5
 """Limit for requests in flight when the pod stops consuming; then their messages are given back."""
 LONGEST_END_S: Final = FETCH_S + YIELD_S + 0.5
@@ -264,7 +263,8 @@ class StreamWorker:
     async def _refresh_backlog(self, window: DeliveryWindow) -> None:
         while not window.is_closed:
             with contextlib.suppress(BrokerError):  # a figure that is late ends no work
-                backlog = _bound_counts(await self._broker.count_backlog())
+                counts = await self._broker.count_backlog()
+                backlog = Backlog(*map(fit_count, (counts.pending, counts.unacknowledged, counts.arrived)))
                 self._backlog = time.monotonic(), backlog
                 self._metrics.nearline_backlog.set(backlog.pending)
             await asyncio.sleep(COUNT_EVERY_S)
@@ -440,9 +440,3 @@ class StreamWorker:
 
     def _update_gauges(self) -> None:
         self._metrics.nearline_in_flight.set(len(self._window.open_deliveries))
-
-
-def _bound_counts(backlog: Backlog) -> Backlog:
-    """Return what a report and a metric can contain of the numbers that a broker has sent."""
-    counts = (backlog.pending, backlog.unacknowledged, backlog.arrived)
-    return Backlog(*(min(max(count, 0), _MOST_MESSAGES) for count in counts))
